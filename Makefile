@@ -9,7 +9,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
-.PHONY: help setup demo check test soak lint lint-style lint-protos lint-imports lint-types lint-collect bench fmt protos docs site clean
+.PHONY: help setup demo check test soak lint lint-style lint-protos lint-imports lint-types lint-collect lint-tests bench fmt protos docs site clean
 
 help:
 	@echo 'make demo     replicate pgbench between two embedded PostgreSQL servers, kill a component, compare (ARGS="--topology hub")'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test     what CI runs, half an hour: every feature on every level, every kind of fault on Ray and Spark, with fixed seeds'
 	@echo 'make soak     the rest, 75 minutes: new seeds, long matrices, the same fault in each place, variants of starting'
 	@echo 'make bench    side by side with the native logical replication of PostgreSQL (ARGS=...)'
+	@echo 'make lint-tests  the types of the tests, which `make soak` looks at first'
 	@echo 'make fmt      format, and fix what the linter can fix automatically'
 	@echo 'make protos   generate protos/*_pb2*.py again'
 	@echo 'make docs     check that the documents speak of things that exist'
@@ -37,7 +38,7 @@ check: lint
 test: lint
 	@$(BIN)/python -m tests.lanes test $(ARGS)
 
-soak: setup
+soak: setup lint-tests
 	@$(BIN)/python -m tests.lanes soak $(ARGS)
 
 # Side by side: types take half a minute of one core, and the tests as long to be compiled the first time. Without that
@@ -61,6 +62,10 @@ lint-types:
 
 lint-collect:
 	@said=$$($(BIN)/python -m pytest --collect-only -q tests 2>&1) || { tail -n 40 <<<"$$said"; exit 1; }
+
+# Half a minute of one core where nothing is cached. Less strict in the three ways that pyproject.toml names.
+lint-tests: setup
+	@$(BIN)/mypy --no-error-summary tests
 
 bench: setup
 	@$(BIN)/python -m benchmarks $(ARGS)

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 
@@ -168,7 +168,7 @@ class Bench:
         message = f"{workload.name}: the backlog did not arrive within {_DRAIN_TIMEOUT_S} s"
         raise WorkloadError(message)
 
-    def memory(self, workload: Workload) -> dict[str, object]:
+    def memory(self, workload: Workload) -> dict[str, Any]:
         """Send one very large transaction through Headrace, and measure the memory of every process."""
         run = self._run(workload, "headrace")
         peak = {stage: usage.peak_mb for stage, usage in run.usage.items() if not _is_database(stage)}
@@ -232,12 +232,12 @@ def report(
     bench: Bench,
     workloads: list[Workload],
     latencies: dict[str, LatencyResult],
-    memory: dict[str, object],
+    memory: dict[str, Any],
     footprints: dict[str, Footprint],
     networks: dict[Network, dict[str, list[Run]]] | None = None,
     idle: dict[str, Usage] | None = None,
     start_up: dict[str, list[float]] | None = None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Collect the results for `latest.json`.
 
     Args:
@@ -250,7 +250,7 @@ def report(
         idle: CPU per stage of the idle one-way topology over `_IDLE_S`; empty: not measured.
         start_up: result of `Bench.start_up`; empty: not measured.
     """
-    entries: list[dict[str, object]] = []
+    entries: list[dict[str, Any]] = []
     for workload in workloads:
         runs = {setting: found for (name, setting), found in bench.runs.items() if name == workload.name}
         seconds = {setting: statistics.median(run.seconds for run in found) for setting, found in runs.items()}
@@ -306,7 +306,7 @@ def _is_database(stage: str) -> bool:
     return stage.startswith(("source:", "destination:"))
 
 
-def show(result: dict[str, object]) -> None:
+def show(result: dict[str, Any]) -> None:
     """Print the report as text."""
     _say(
         "\nratio: against the faster of native's two settings; same commit: against native with Headrace's"
@@ -316,13 +316,13 @@ def show(result: dict[str, object]) -> None:
         f"{'workload':16} {'native s':>9} {'headrace s':>11} {'ratio':>6} {'same commit':>12} {'native rows/s':>14} "
         f"{'headrace rows/s':>16}  verified"
     )
-    for entry in result["workloads"]:  # type: ignore[attr-defined]
+    for entry in result["workloads"]:
         _say(
             f"{entry['name']:16} {entry['native_s']:9.2f} {entry['headrace_s']:11.2f} {entry['ratio']:6.2f} "
             f"{entry['ratio_same_synchronous_commit']:12.2f} {entry['native_rows_per_s']:14,} "
             f"{entry['headrace_rows_per_s']:16,}  {entry['verified']}"
         )
-    for entry in result["workloads"]:  # type: ignore[attr-defined]
+    for entry in result["workloads"]:
         for peer in ("headrace", "queued", "native"):
             usage = {stage: used for stage, used in entry[f"{peer}_usage"].items() if used["cpu_s"] >= 0.01}
             if not usage:
@@ -331,17 +331,17 @@ def show(result: dict[str, object]) -> None:
             for stage, used in sorted(usage.items(), key=lambda item: -item[1]["cpu_s"]):
                 _say(f"  {stage:32} {used['cpu_s']:7.2f} s {used['peak_mb']:9.1f} MB")
     _say("\ncombined capture and apply (headrace) against queues and a propagation (queued)")
-    for entry in result["workloads"]:  # type: ignore[attr-defined]
+    for entry in result["workloads"]:
         cpu = entry["cpu_s_per_100k_rows"]
         _say(
             f"  {entry['name']:16} {entry['headrace_s']:.2f} s against {entry['queued_s']:.2f} s; CPU of Headrace's"
             f" processes per 100,000 rows {cpu['headrace']} s against {cpu['queued']} s"
             f" ({_lower(cpu['headrace'], cpu['queued'])})"
         )
-    if "queued" in result["latency"]:  # type: ignore[operator]
-        p50, queued = (result["latency"][name]["p50_ms"] for name in ("headrace", "queued"))  # type: ignore[index]
+    if "queued" in result["latency"]:
+        p50, queued = (result["latency"][name]["p50_ms"] for name in ("headrace", "queued"))
         _say(f"  latency p50      {p50} ms against {queued} ms ({_lower(p50, queued)})")
-    for entry in result["workloads"]:  # type: ignore[attr-defined]
+    for entry in result["workloads"]:
         if "open_s" in entry:
             cpu = entry["cpu_s_per_100k_rows"]
             _say(
@@ -349,15 +349,15 @@ def show(result: dict[str, object]) -> None:
                 f" {entry['open_s']:.2f} s; CPU of Headrace's processes per 100,000 rows {cpu['headrace']} s and"
                 f" {cpu['open']} s"
             )
-    if "open" in result["latency"]:  # type: ignore[operator]
-        p50, without = (result["latency"][name]["p50_ms"] for name in ("headrace", "open"))  # type: ignore[index]
+    if "open" in result["latency"]:
+        p50, without = (result["latency"][name]["p50_ms"] for name in ("headrace", "open"))
         _say(f"\nlatency p50: with certificates {p50} ms, with `tls: none` {without} ms")
     if start_up := result["start_up_s"]:
         _say(
             f"\n`headrace up` where nothing runs: with certificates {start_up['headrace']['median']:.2f} s, with `tls:"
             f" none` {start_up['open']['median']:.2f} s"
-        )  # type: ignore[index]
-    for entry in result["networks"]:  # type: ignore[attr-defined]
+        )
+    for entry in result["networks"]:
         _say(
             f"\n{entry['name']}: native {entry['native_s']:.2f} s, Headrace {entry['headrace_s']:.2f} s, ratio"
             f" {entry['ratio']:.2f}, same commit {entry['ratio_same_synchronous_commit']:.2f}, verified"
@@ -368,14 +368,14 @@ def show(result: dict[str, object]) -> None:
     idle = result["idle_cpu_percent"]
     if idle:
         _say("\nidle one-way topology: CPU in per cent of one core")
-        for stage, percent in sorted(idle.items(), key=lambda item: -item[1]):  # type: ignore[attr-defined]
+        for stage, percent in sorted(idle.items(), key=lambda item: -item[1]):
             _say(f"  {stage:32} {percent:7.2f}")
-        _say(f"  {'together':32} {sum(idle.values()):7.2f}")  # type: ignore[attr-defined]
+        _say(f"  {'together':32} {sum(idle.values()):7.2f}")
     _say("\nfootprint of the idle one-way topology: proportional set size per component")
-    for component, used in sorted(result["footprint"].items(), key=lambda item: -item[1]["pss_mb"]):  # type: ignore[attr-defined]
+    for component, used in sorted(result["footprint"].items(), key=lambda item: -item[1]["pss_mb"]):
         _say(f"  {component:32} {used['pss_mb']:9.1f} MB  {used['processes']:3} processes")
     _say(f"  {'together':32} {result['footprint_mb']:9.1f} MB")
-    for name, latency in result["latency"].items():  # type: ignore[attr-defined]
+    for name, latency in result["latency"].items():
         _say(f"\nlatency, {name}: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, max {latency['max_ms']} ms")
 
 
@@ -383,20 +383,20 @@ def _lower(found: float, other: float) -> str:
     return f"{100 * (1 - found / other):.0f} % lower" if other else "nothing to compare with"
 
 
-def shortcomings(result: dict[str, object]) -> list[str]:
+def shortcomings(result: dict[str, Any]) -> list[str]:
     """The goals that were missed."""
     found = []
-    for entry in (*result["workloads"], *result["networks"]):  # type: ignore[misc]
+    for entry in (*result["workloads"], *result["networks"]):
         if not entry["verified"]:
             found.append(f"{entry['name']}: source and destination differ")
         if entry["ratio"] < RATIO_MIN:
             found.append(f"{entry['name']}: {entry['ratio']} of native, wanted {RATIO_MIN}")
     memory = result["memory"]
-    if memory and (not memory["verified"] or memory["peak_mb"] > PEAK_MAX_MB):  # type: ignore[index]
-        found.append(f"memory: a process had {memory['peak_mb']} MB, wanted {PEAK_MAX_MB}")  # type: ignore[index]
-    if result["footprint_mb"] > FOOTPRINT_MAX_MB:  # type: ignore[operator]
+    if memory and (not memory["verified"] or memory["peak_mb"] > PEAK_MAX_MB):
+        found.append(f"memory: a process had {memory['peak_mb']} MB, wanted {PEAK_MAX_MB}")
+    if result["footprint_mb"] > FOOTPRINT_MAX_MB:
         found.append(f"footprint: {result['footprint_mb']} MB, wanted {FOOTPRINT_MAX_MB}")
-    latency = result["latency"].get("headrace")  # type: ignore[attr-defined]
+    latency = result["latency"].get("headrace")
     if latency and latency["p50_ms"] > P50_MAX_MS:
         found.append(f"latency: p50 {latency['p50_ms']} ms, wanted {P50_MAX_MS}")
     return found
@@ -412,7 +412,8 @@ def _prepared(workloads: list[Workload], latency: Latency, *, is_open_too: bool)
         for pair in peers.values():
             make_mark_table(pair.source)
             make_mark_table(pair.destination)
-            for each in (*workloads, latency):
+            measured: tuple[Workload | Latency, ...] = (*workloads, latency)
+            for each in measured:
                 each.make_tables(pair.source)
                 each.make_tables(pair.destination)
                 each.fill(pair.source)
@@ -470,7 +471,7 @@ def main() -> int:
     chosen = [each for each in every if not arguments.workload or each.name in arguments.workload]
     latency = Latency(duration_s=arguments.latency_s)
     latencies: dict[str, LatencyResult] = {}
-    memory: dict[str, object] = {}
+    memory: dict[str, Any] = {}
     start_up: dict[str, list[float]] = {}
     with _prepared([*chosen, large], latency, is_open_too=arguments.authentication) as bench:
         time.sleep(_REST_S)

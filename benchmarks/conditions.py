@@ -116,7 +116,9 @@ def measure_all() -> dict[str, float]:
                 evaluation.filter(batch)
             best = min(best, time.process_time() - started)
         found[name] = best
-    tree = RULES["where department_id = 50"].condition.tree
+    condition = RULES["where department_id = 50"].condition
+    assert condition is not None
+    tree = condition.tree
     started = time.process_time()
     for row in range(SINGLE):
         truth_values(tree, RowLcr(batch, row % BATCH), types)

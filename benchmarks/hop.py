@@ -12,9 +12,11 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from actors.security.authority import make_certificates
 from actors.staging.queue import QueueCore
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from protos import codec
 from protos.links.queue_link import DequeueClient, EnqueueClient, QueueServer
@@ -35,11 +37,11 @@ def hop(folder: Path, megabytes: int, identity: Identity | None) -> tuple[float,
     core = QueueCore(one_way(folder, memory=64 << 20), "q_dbs1", folder / "q")
     server = QueueServer(core, admission=Admission("q_dbs1", identity, callers))
     peer = Peer(address=server.endpoint, site="dbs1", identity=identity)
-    names = {"topology": "t", "queue": "q_dbs1", "incarnation": transport.new_incarnation()}
+    names: dict[str, Any] = {"topology": "t", "queue": "q_dbs1", "incarnation": transport.new_incarnation()}
     publisher = EnqueueClient(peer, component="capture_dbs1", source="dbs1", **names)
     subscriber = DequeueClient(peer, component="apply_a", **names)
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT_BYTES)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT_BYTES)
     batches = [
         insert_batch([scn + 1], previous=scn, rows_each=64, value=bytes(BATCH_BYTES // 64)) for scn in range(megabytes)
     ]

@@ -119,6 +119,6 @@ class NativePeer(NativeFlows):
         self.wait_caught_up()
 
 
-def _execute(dsn: str, statement: sql.Composed) -> None:
+def _execute(dsn: str, statement: sql.SQL | sql.Composed) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(statement)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 
@@ -90,7 +91,7 @@ class Workload:
         """Commit the run's transactions."""
         raise NotImplementedError
 
-    def arrived(self, connection: psycopg.Connection) -> object:
+    def arrived(self, connection: psycopg.Connection) -> tuple[Any, ...] | None:
         """Return a cheap query result that is equal at both sides when the backlog has arrived."""
         raise NotImplementedError
 
@@ -153,7 +154,7 @@ class Bulk(_Rows):
                 END $$"""
             )
 
-    def arrived(self, connection: psycopg.Connection) -> object:
+    def arrived(self, connection: psycopg.Connection) -> tuple[Any, ...] | None:
         return connection.execute("SELECT count(*), sum(price), sum(length(note)) FROM bench_rows").fetchone()
 
 
@@ -176,7 +177,7 @@ class OneTransaction(_Rows):
                 f"INSERT INTO bench_rows SELECT {_BULK_VALUES} FROM generate_series(1, {self.row_changes}) i"
             )
 
-    def arrived(self, connection: psycopg.Connection) -> object:
+    def arrived(self, connection: psycopg.Connection) -> tuple[Any, ...] | None:
         return connection.execute("SELECT count(*) FROM bench_rows").fetchone()
 
 
@@ -209,7 +210,7 @@ class Oltp(Workload):
     def write_backlog(self, dsn: str) -> None:
         run_pgbench(dsn, "-n", "-c", str(self.clients), "-j", "2", "-t", str(self.transactions // self.clients))
 
-    def arrived(self, connection: psycopg.Connection) -> object:
+    def arrived(self, connection: psycopg.Connection) -> tuple[Any, ...] | None:
         # Each transaction writes history, branch, teller and account, so the small tables suffice.
         return connection.execute(
             "SELECT (SELECT count(*) FROM pgbench_history), (SELECT sum(bbalance) FROM pgbench_branches), "

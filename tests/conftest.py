@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(Reporting(Path(folder)))
     hypothesis.settings.load_profile("soak" if is_soak() else "test")
     if is_soak():
-        hypothesis.core.global_force_seed = session_seed()  # as its option --hypothesis-seed does
+        hypothesis.core.global_force_seed = session_seed()  # type: ignore[assignment]  # declared by its None; as its option --hypothesis-seed does
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A script's background job ignores Ctrl-C, and so would every command that a test starts and interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -101,7 +101,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
         item.stash[FAILED] = True

@@ -199,7 +199,7 @@ def _execute(server: EmbeddedServer, statement: bytes | str, parameters: tuple[o
         elif server.folder not in _kept:
             continue
         try:
-            return int(_kept[server.folder].execute(statement, parameters).rowcount)  # type: ignore[call-overload]
+            return int(_kept[server.folder].execute(statement, parameters).rowcount)
         except psycopg.OperationalError:
             if is_new or not _kept[server.folder].closed:
                 raise

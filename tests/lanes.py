@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,7 +195,7 @@ def show(lane: str, done: Sequence[Done]) -> None:
         style="bold",
     )
     console.print(parts)
-    units = Counter[str]()
+    units: dict[str, float] = defaultdict(float)
     for name, spent in (
         (name, spent)
         for each in done
@@ -204,7 +204,10 @@ def show(lane: str, done: Sequence[Done]) -> None:
     ):
         units[name.rpartition("@")[2]] += spent
     if units:
-        console.print("units: " + ", ".join(f"{name} {spent:.0f} s" for name, spent in units.most_common()))
+        console.print(
+            "units: "
+            + ", ".join(f"{name} {spent:.0f} s" for name, spent in sorted(units.items(), key=lambda each: -each[1]))
+        )
     slowest = Table("seconds", "test", title=f"the {SLOWEST} slowest, with set-up and clean-up")
     seconds = Counter[str]()
     for each in done:

@@ -12,7 +12,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 __all__ = ["KnownProcess", "known_process", "living"]
 

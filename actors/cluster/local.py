@@ -40,7 +40,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.cluster.own_ray import PRIVATE

@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from headrace.base.errors import ConfigError
 

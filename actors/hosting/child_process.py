@@ -30,7 +30,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from actors.hosting.log_bound import bound_log

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from headrace.base.errors import HeadraceError
 from headrace.databases.ports import Finding

@@ -49,7 +49,7 @@ from topology.plan import make_plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import psutil  # type: ignore[import-untyped]
+    import psutil
 
     from headrace.databases.embedded.servers import EmbeddedServer
     from headrace.demo.load import Load

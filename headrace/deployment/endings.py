@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from actors.controller import CONTROLLER, SHUT_DOWN_TIMEOUT_S
 from actors.records.running import Running

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from actors.cluster.known_process import KnownProcess, known_process, living
 from headrace.base.durable_file import replace_file

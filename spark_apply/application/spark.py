@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from headrace.base.errors import ApplyError, Retry
 from spark_apply.application.access.authentication import SETTINGS, executor_option, join_application, write_secret

@@ -169,7 +169,7 @@ def test_rows_are_read_by_their_keys_whatever_the_key_is(harness, reader, key):
 def test_known_version_of_a_row_changes_when_the_row_is_written(harness, reader, session):
     def version() -> str:
         (found,) = reader.keyed_rows("public", "t", ("id",), ("id", "a"), keys=[("0007",)])
-        return found.version
+        return str(found.version)
 
     before = version()
     assert version() == before

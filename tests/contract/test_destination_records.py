@@ -485,9 +485,8 @@ def test_instantiation_says_which_table_may_get_its_changes(harness, destination
     recorded(destination, ("1", "t", 120, "DONE"), ("2", "not_there", 0, "FAILED"))
 
     def may_be(name: str, identity: str = "1") -> bool:
-        return {each.identity: each for each in destination.instantiations(TOPOLOGY, APPLY)}[identity].may_be(
-            "public", name
-        )
+        records = {each.identity: each for each in destination.instantiations(TOPOLOGY, APPLY)}
+        return bool(records[identity].may_be("public", name))
 
     assert (may_be("t"), may_be("u"), may_be("of_the_destination_alone")) == (True, False, False)
     harness.rename_table("t", "u")
@@ -569,9 +568,8 @@ def claim(destination, apply, *, beside, topology=TOPOLOGY, name="t", state="COP
     record = Instantiation(
         source=apply[-1], identity=f"{apply}.{name}", owner="public", name=name, scn=100, state=state
     )
-    return destination.record_instantiation(
-        topology, apply, epoch or destination.progress(topology, apply).epoch, record, beside=beside
-    )
+    epoch = epoch or destination.progress(topology, apply).epoch
+    return bool(destination.record_instantiation(topology, apply, epoch, record, beside=beside))
 
 
 def others(destination, apply=APPLY, *, topology=TOPOLOGY, name="t") -> list[tuple[str, str, str]]:
@@ -812,7 +810,7 @@ def test_only_the_current_epoch_lets_tables_join(destination):
 
 def test_fatal_handler_calls_are_counted_until_they_are_forgotten(destination):
     def begin(scn: int, function: str = "m:f (1)", apply: str = "a") -> int:
-        return destination.begin_handler_call("top", apply, Scn(scn), function)
+        return int(destination.begin_handler_call("top", apply, Scn(scn), function))
 
     assert [begin(5), begin(5), begin(5), begin(6), begin(5, "m:f (2)"), begin(5, apply="b")] == [0, 1, 2, 0, 0, 0]
     destination.end_handler_calls("top", "a", [Scn(5)])

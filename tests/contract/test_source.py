@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ def write_history(harness: SourceHarness) -> None:
         user.truncate("u")
 
 
-def said(transactions: list[ReadTransaction]) -> list[tuple]:
+def said(transactions: list[ReadTransaction]) -> list[tuple[Any, ...]]:
     """Return the transactions without markers and positions."""
     return [
         (t.tag, [(row.command, row.table.name, row.old_image, row.old, row.new) for row in t.rows], len(t.truncates))

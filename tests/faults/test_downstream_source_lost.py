@@ -92,8 +92,9 @@ def test_downstream_capture_applies_acknowledged_commits_of_lost_source(
 
     def scns() -> CaptureStatus | None:
         found = next(each for each in system.deployment.overview().components if each.name == "capture:c")
-        is_known = isinstance(found, CaptureStatus) and found.start_scn and found.required_checkpoint_scn
-        return found if is_known else None
+        if isinstance(found, CaptureStatus) and found.start_scn and found.required_checkpoint_scn:
+            return found
+        return None
 
     shown = wait_until("it tells what it needs", scns)
     assert 0 < shown.first_scn <= shown.required_checkpoint_scn <= shown.applied_scn <= shown.captured_scn

@@ -143,7 +143,7 @@ class Load:
 
 def is_jvm(process: psutil.Process) -> bool:
     try:
-        return process.name() == "java"
+        return bool(process.name() == "java")
     except psutil.Error:
         return False  # just ended
 

@@ -25,6 +25,7 @@ from headrace.chaos.load import LOG_TABLE, ROWS_TABLE, SiteLoad, first_number, m
 from headrace.chaos.run import Chaos, Options, chaotic, keep_in_force
 from headrace.chaos.schedule import Planned
 from headrace.console.exit_codes import DONE, INTERRUPTED
+from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.links import links_of
 from headrace.faults.processes import is_stopped
 from tests.support.clusters.system import HEALED_S, System, running, system_folder, wait_until
@@ -121,13 +122,12 @@ class Hub:
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         file = folder / "hub.yaml"
         file.write_text(of_the_example())
-        self.system = stack.enter_context(
-            running(
-                read_topology(file),
-                folder,
-                lambda servers: [make_tables(server.dsn(), SCHEMA) for server in servers.values()],
-            )
-        )
+
+        def prepare(servers: dict[str, EmbeddedServer]) -> None:
+            for server in servers.values():
+                make_tables(server.dsn(), SCHEMA)
+
+        self.system = stack.enter_context(running(read_topology(file), folder, prepare))
         self._stack = stack
         self._chaos: Chaos | None = None
 

@@ -16,6 +16,7 @@ from actors.staging.propagation import PropagationRunner
 from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import HeadraceError
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -72,7 +73,7 @@ class Destination:
         self.world, self.minute = world, minute
         clock = world.clock
         self.far = QueueCore(spec, f"q_{number}", world.folder / f"q_{number}", clock)
-        self.session = self.far.open_subscriber(f"apply_{number}", "1", {"dbs1": 0}, 1 << 40)
+        self.session = self.far.open_subscriber(f"apply_{number}", "1", {"dbs1": Scn(0)}, 1 << 40)
         self.model, self.is_broken, self.errors = Subscriber(), False, 0
         self.is_open, self.due_s = False, 0.0
         self.name = f"to_{number}"

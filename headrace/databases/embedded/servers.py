@@ -43,7 +43,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from headrace.databases.embedded.place import (

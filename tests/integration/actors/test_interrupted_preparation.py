@@ -24,6 +24,7 @@ from headrace.status.plain import plain_status
 from tests.support.actors.actor_system import FakeActors
 from tests.support.actors.controllers import EVERYTHING, call_again, one_way_spec
 from tests.support.clusters.system import wait_until
+from tests.support.databases.statements import row_of
 from tests.support.wire.links import loopback
 from topology.spec import DatabaseSpec, TopologySpec
 
@@ -138,7 +139,7 @@ def test_no_apply_process_begins_while_old_preparation_may_add_a_table(
             user.execute("LOCK TABLE u IN SHARE MODE")  # as CREATE INDEX takes
 
             def waiting() -> int:
-                return int(looking.execute(_ADDING).fetchone()[0])
+                return int(row_of(looking.execute(_ADDING))[0])
 
             if lost == "the answer":
                 actors.loses_answer_when = lambda: waiting() > 0

@@ -81,7 +81,7 @@ def test_cluster_is_found_again_and_serves_loopback_only(started):
 
 def _command_line(pid: int) -> list[str]:
     try:
-        return psutil.Process(pid).cmdline()
+        return list(psutil.Process(pid).cmdline())
     except psutil.Error:
         return []  # just ended
 

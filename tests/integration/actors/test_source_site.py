@@ -32,6 +32,9 @@ from headrace.redo.mining.unmatched_rules import ASK_SOURCE_INTERVAL_S
 from headrace.redo.writing import gulp_pace
 from headrace.rules.rule import Rule, RuleSet
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
+from headrace.status.sites import SiteStatus
+from tests.support.actors.statuses import status_of
+from tests.support.databases.statements import row_of
 from tests.support.session.background import in_background
 from tests.support.ways.source_site import SLOT, WAIT_S, Source
 from tests.support.wire.links import loopback
@@ -136,7 +139,7 @@ def test_database_that_does_not_answer_is_neither_idle_nor_caught_up(
 
         source = make(through)
         source.wait_written()
-        source.wait("its position is known", lambda status: status.source_scn > 0)
+        source.wait("its position is known", lambda status: (status.source_scn or 0) > 0)
         proxy.stall()
         status = source.wait("it is seen", lambda status: status.state == "DATABASE DOES NOT ANSWER")
         assert status.source_scn == 0
@@ -172,7 +175,7 @@ def test_table_captured_meanwhile_is_not_reported_as_uncaptured(
     monkeypatch.setattr(PostgresSource, "uncaptured", slow)
     monkeypatch.setattr(Heartbeats, "write_if_silent", next_thing)
     assert looked.wait(WAIT_S)
-    assert source.host.status().uncaptured_tables == ()
+    assert status_of(source.host, SiteStatus).uncaptured_tables == ()
 
 
 def test_transaction_larger_than_the_redo_names_the_setting_to_raise(make: Callable[..., Source]) -> None:
@@ -215,7 +218,7 @@ def test_busy_log_writer_stops_at_once_and_resumes_at_its_position(
                 source.wait(
                     "it rests",
                     lambda status: status.state == "WRITING" and source.host.redo.writer.pause_s > 10 * WAIT_S,
-                )  # type: ignore[union-attr]
+                )
                 source.host.stop_component()
                 source.wait("it stopped", lambda status: status.state == "DISABLED")
             source.host.start_component()
@@ -225,7 +228,12 @@ def test_busy_log_writer_stops_at_once_and_resumes_at_its_position(
     assert rows is not None
     assert sum(batch.row_count for batch in source.mined()) == rows[0]
     confirmed = f"SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots WHERE slot_name = '{SLOT}'"
-    source.wait("the slot moved", lambda status: int(source.run(confirmed).fetchone()[0]) >= status.redo_scn)  # type: ignore[index]
+
+    def has_moved(status: SiteStatus) -> bool:
+        assert status.redo_scn is not None
+        return int(row_of(source.run(confirmed))[0]) >= status.redo_scn
+
+    source.wait("the slot moved", has_moved)
 
 
 def test_table_outside_the_rules_blocks_in_redo_until_another_prepare(make: Callable[..., Source]) -> None:
@@ -249,17 +257,17 @@ def test_table_outside_the_rules_blocks_in_redo_until_another_prepare(make: Call
     reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
     with pytest.raises(TableLeftRules, match=r"called elsewhere\.t now"):
-        reader.next_batch(source.host.redo.writer.position)  # type: ignore[union-attr]
+        reader.next_batch(source.host.redo.writer.position)
     assert source.host.source.uncaptured(source.spec) == ("elsewhere.p", "elsewhere.t")
     source.wait("both are shown", lambda status: status.strayed_tables == ("elsewhere.p", "elsewhere.t"))
-    assert source.host.status().strayed_renames == (), "no receiver gets them"
+    assert status_of(source.host, SiteStatus).strayed_renames == (), "no receiver gets them"
 
     source.host.prepare(source.spec)
     assert source.host.source.uncaptured(source.spec) == ()
     assert source.host.source.tables.names_of_now() == {}
     reader = source.miner(AskedNames(lambda method: getattr(source.host.answering(method), method)()))
     assert [batch.row_count for batch in source.batches(reader) if batch.row_count] == [1]
-    while (batch := reader.next_batch(source.host.redo.writer.position)) is not None:  # type: ignore[union-attr]
+    while (batch := reader.next_batch(source.host.redo.writer.position)) is not None:
         assert batch.row_count == 0  # the server's own work also moves the position
 
 
@@ -420,10 +428,10 @@ def test_renamed_column_that_a_transformation_names_is_reported(make: Callable[.
     source.host.reconfigure(spec, "edited")
     source.wait("it is adopted", lambda status: status.fingerprint == "edited")
     assert source.host.source.uncaptured(spec) == ()
-    assert source.host.status().lost_columns == ()
+    assert status_of(source.host, SiteStatus).lost_columns == ()
     source.run("ALTER TABLE t RENAME secret TO hidden")
     assert source.host.source.uncaptured(spec) == ()
-    assert source.host.status().lost_columns == ("secret of public.t (c)",)
+    assert status_of(source.host, SiteStatus).lost_columns == ("secret of public.t (c)",)
 
 
 def test_partition_without_identity_is_shown_until_the_printed_fix_ran(make: Callable[..., Source]) -> None:
@@ -442,7 +450,7 @@ def test_partition_without_identity_is_shown_until_the_printed_fix_ran(make: Cal
         "its replica identity is NOTHING: your own UPDATE and DELETE on it fail while it is captured",
     )
     assert source.host.source.uncaptured(source.spec) == ()
-    assert source.host.status().refused_changes == status.refused_changes, "the finding stays"
+    assert status_of(source.host, SiteStatus).refused_changes == status.refused_changes, "the finding stays"
     source.run(shown.fix)
     source.run("UPDATE p SET v = 2")
     source.wait("it is shown no more", lambda status: not status.refused_changes)

@@ -25,9 +25,11 @@ from headrace.links.ports import header_of
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.rule import RuleSet
+from headrace.status.queues import QueueStatus
 from protos import codec
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.wire import transport
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.redo.redo_logs import decoder, drain
 from tests.support.wire.links import begun, loopback
@@ -132,8 +134,10 @@ class World:
         self.models = {(each.source, each.site): Subscriber() for each in spec.applies}
         self.threads = [self.endless(lambda e=each: self.apply(e)) for each in spec.applies]
         self.threads += [self.endless(lambda s=source: self.capture(s)) for source in SOURCES]
-        for each in (*self.propagations.values(), *self.threads):
-            each.start()
+        for propagation in self.propagations.values():
+            propagation.start()
+        for thread in self.threads:
+            thread.start()
 
     def propagation(self, topology: TopologySpec, spec: PropagationSpec) -> PropagationHost:
         """Start a propagation that reads its queue directly and reaches the other queue over the line."""
@@ -148,7 +152,7 @@ class World:
 
         return PropagationHost(topology, spec.name, "", loopback(resolve), clock=self.clock)
 
-    def endless(self, work: Callable[[], None]) -> threading.Thread:
+    def endless(self, work: Callable[..., None]) -> threading.Thread:
         def run() -> None:
             while not self.stop.is_set():
                 try:
@@ -194,7 +198,7 @@ class World:
             incarnation=transport.new_incarnation(),
         )
         try:
-            client.subscribe({spec.source: model.crash()}, 1 << 22)
+            client.subscribe({spec.source: Scn(model.crash())}, 1 << 22)
             while not self.stop.is_set():
                 delivery = client.poll(0.1)
                 if delivery is not None:
@@ -254,7 +258,7 @@ def test_closed_or_broken_lines_retain_no_log_and_lose_no_change(world: World) -
             assert site.kept_bytes() < 1000, "the source keeps its log for a destination"
             wait_until(f"dbs4 has all of {source}", lambda source=source: rows(source, "dbs4") == ends[source], WAIT_S)
             assert rows(source, "dbs3") == turn * ROWS, "a closed line carried changes"
-            status = world.queues[f"q_{source}"].status()
+            status = status_of(world.queues[f"q_{source}"], QueueStatus)
             assert status.state == "ENABLED"
             assert status.rows >= ROWS, "the queue does not keep what dbs3 lacks"
             assert status.spill_bytes > 0
@@ -264,7 +268,7 @@ def test_closed_or_broken_lines_retain_no_log_and_lose_no_change(world: World) -
             wait_until(f"dbs3 has all of {source}", lambda source=source: rows(source, "dbs3") == ends[source], WAIT_S)
             wait_until(
                 "the queue is empty",
-                lambda source=source: world.queues[f"q_{source}"].status().rows == 0,
+                lambda source=source: status_of(world.queues[f"q_{source}"], QueueStatus).rows == 0,
                 WAIT_S,
             )
         world.clock.minute = 60 * turn + 60

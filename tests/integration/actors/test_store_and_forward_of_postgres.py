@@ -17,6 +17,7 @@ import pytest
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.proxy import Proxy
 from tests.support.clusters.system import wait_until
+from tests.support.databases.statements import row_of
 from tests.support.topologies.files import read
 from tests.support.ways.queued_network import QueuedNetwork
 
@@ -206,8 +207,8 @@ def test_destination_reachable_in_windows_catches_up_and_retains_no_wal(
         query = f"SELECT * FROM app.{table} ORDER BY id".encode()
         assert destination.execute(query).fetchall() == source.execute(query).fetchall()
     assert destination.execute("SELECT count(*), count(*) FILTER (WHERE version > 0) > 0 FROM app.news").fetchone() == (
-        source.execute("SELECT count(*) FROM app.news").fetchone()[0],
-        True,  # type: ignore[index]
+        row_of(source.execute("SELECT count(*) FROM app.news"))[0],
+        True,
     )
     assert network.sites["dbs2"].destination.errors(network.spec.name, "a12") == ()
     assert line.accepted >= WINDOWS

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.servers import wait_slot_free
 from benchmarks.workloads import Bulk, Latency, Oltp, OneTransaction, Workload, has_mark, make_mark_table, write_mark
+from tests.support.databases.statements import row_of
 
 pytestmark = pytest.mark.postgres
 
@@ -21,9 +22,7 @@ def written(dsn: str, workload: Workload) -> psycopg.Connection:
 def test_bulk_writes_inserts_updates_and_deletes_of_a_hundred_rows_each(fresh_database, pg_source):
     workload = Bulk.of(0.01)
     with written(fresh_database(pg_source), workload) as connection:
-        rows, transactions = connection.execute(
-            "SELECT count(*), count(DISTINCT xmin::text) FROM bench_rows"
-        ).fetchone()
+        rows, transactions = row_of(connection.execute("SELECT count(*), count(DISTINCT xmin::text) FROM bench_rows"))
         changed = connection.execute("SELECT count(*) FROM bench_rows WHERE note LIKE 'changed%'").fetchone()
     # 20 × 100 inserted, the first 10 × 100 of them updated, 5 × 100 of those deleted.
     assert (rows, transactions, changed) == (1500, 15, (500,))
@@ -39,7 +38,9 @@ def test_single_transaction_workload_writes_one_transaction(fresh_database, pg_s
 def test_oltp_is_pgbench_and_its_content_holds_the_balances(fresh_database, pg_source):
     workload = Oltp(scale=1, transactions=40, row_changes=160)
     with written(fresh_database(pg_source), workload) as connection:
-        assert workload.arrived(connection)[0] == 40
+        arrived = workload.arrived(connection)
+        assert arrived is not None
+        assert arrived[0] == 40
         content = workload.content(connection)
         assert content["balances"] == []
         connection.execute("UPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = 7")

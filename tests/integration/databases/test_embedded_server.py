@@ -21,9 +21,11 @@ from headrace.base import failpoints
 from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable
 from headrace.databases.embedded import place as embedded_place
 from headrace.databases.embedded import servers as embedded
+from headrace.databases.embedded.place import ServerFacts, write
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.processes import kill, server_processes
 from tests.fix_postgres import servers_place
+from tests.support.databases.statements import row_of
 from tests.support.session.matrices import values
 from tests.support.session.packages import ROOT
 
@@ -42,8 +44,7 @@ def folder() -> Iterator[Path]:
 
 def _one(server: EmbeddedServer, query: str) -> object:
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
-        return row[0]
+        return row_of(connection.execute(query))[0]
 
 
 @pytest.mark.parametrize("version", [18, 16])
@@ -299,7 +300,7 @@ def test_root_follows_no_link_that_a_superuser_of_the_server_makes(folder: Path,
     server.start()
     with psycopg.connect(server.dsn(), autocommit=True) as connection:
         connection.execute(f"COPY (SELECT 1) TO PROGRAM 'cp pg_hba.conf kept; ln -sf {target} {name}'")
-    facts = embedded.ServerFacts.read(folder)
+    facts = ServerFacts.read(folder)
     assert facts is not None
     if name == "postmaster.pid":  # the server sees it and stops by itself; root neither reads nor signals it
         assert server.pid() is None
@@ -312,7 +313,7 @@ def test_root_follows_no_link_that_a_superuser_of_the_server_makes(folder: Path,
     if name == "headrace.folder":  # written if the data are elsewhere
         facts.note_owner(folder)
     if name == "pg_hba.conf":  # written at the first start alone
-        embedded.write(server.data_folder / name, access, facts.user_number)
+        write(server.data_folder / name, access, facts.user_number)
     if name == "server.log":
         assert "secret" not in embedded._tail(server.data_folder / name, 0)
         (server.data_folder / name).unlink()

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -51,7 +52,8 @@ def made(tmp_path: Path) -> Iterator[Callable[..., CopiedPair]]:
                 )
             databases.append((server, name))
             dsns.append(server.dsn(name))
-        pairs.append(CopiedPair(*dsns, tmp_path / "redo"))
+        here, there = dsns
+        pairs.append(CopiedPair(here, there, tmp_path / "redo"))
         for connection in (pairs[-1].redo.user, pairs[-1].there):
             connection.execute("SET client_encoding = 'UTF8'")
         return pairs[-1]
@@ -64,12 +66,12 @@ def made(tmp_path: Path) -> Iterator[Callable[..., CopiedPair]]:
 
 
 @pytest.fixture
-def from_latin1(made, pg_16: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
+def from_latin1(made: Callable[..., CopiedPair], pg_16: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
     return made((pg_16, "LATIN1"), (pg_destination, "UTF8"))
 
 
 @pytest.fixture
-def to_latin1(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
+def to_latin1(made: Callable[..., CopiedPair], pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
     return made((pg_source, "UTF8"), (pg_destination, "LATIN1"))
 
 
@@ -162,7 +164,7 @@ SORTED_VALUES = (
 SORTED_WAYS = [("LATIN1", "UTF8"), ("UTF8", "LATIN1"), ("UTF8", "WIN1252"), ("LATIN1", "SQL_ASCII")]
 
 
-def _sorted_values(pair: CopiedPair) -> tuple[list[tuple], list[tuple]]:
+def _sorted_values(pair: CopiedPair) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     here, there = pair.here_and_there(SORTED_VALUES)
     return [(*row[:-1], set(row[-1] or ())) for row in here], [(*row[:-1], set(row[-1] or ())) for row in there]
 

@@ -21,7 +21,8 @@ from headrace.databases.postgres.claim import PostgresClaim, claim_name
 from headrace.deployment.deployment import Deployment
 from headrace.deployment.first_claim import claimed
 from headrace.deployment.removal import Removal
-from headrace.status.component import ComponentStatus
+from headrace.status.sites import SiteStatus
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import system_folder, wait_until
 from tests.support.session.reporting import note_started
 from tests.support.wire.links import loopback
@@ -142,7 +143,7 @@ def test_destination_only_site_takes_its_claim_again(
     site = DatabaseSite(spec, "dst", "fingerprint")
     try:
         site.start()
-        wait_until("ready", lambda: site.status().ready)
+        wait_until("ready", lambda: state(site).ready)
         site.prepare(spec)
         _end_sessions_of_claims(source_database)
         with psycopg.connect(source_database, autocommit=True) as user:
@@ -267,8 +268,8 @@ def copies(source_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         host.end()
 
 
-def state(host: DatabaseSite) -> ComponentStatus:
-    return host.status()
+def state(host: DatabaseSite) -> SiteStatus:
+    return status_of(host, SiteStatus)
 
 
 def test_site_of_a_second_copy_is_refused_before_preparation(copies: list[DatabaseSite], source_database: str):

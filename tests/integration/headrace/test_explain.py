@@ -123,7 +123,7 @@ class Pair:
             self,
             RowQuestion(table=table, key=parsed_key(key)),
             overview=overview_from(overview),
-            progress=lambda _: None,  # type: ignore[arg-type]
+            progress=lambda _: None,
         )
         (document,) = json.loads(json.dumps(printed, default=str))
         (verdict,) = document["verdicts"]

@@ -13,18 +13,21 @@ from pathlib import Path
 import grpc
 import pytest
 
-from actors.staging import queue as queue_module
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import LogGone, PropagationError, ProtocolError, QueueError, WouldBlock
 from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import RedoPosition, header_of
+from headrace.status.queues import QueueStatus
 from protos import codec, queue_pb2, queue_pb2_grpc
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.links.redo_link import RedoServer, RedoWatchClient
 from protos.wire import transport
 from protos.wire.fragments import FRAGMENT_BYTES, REASSEMBLED_BYTES_MAX
+from tests.support.actors.statuses import status_of
 from tests.support.values.lcr_batches import assert_same_batch, insert_batch
 from tests.support.wire.links import begun, loopback
 from tests.support.wire.staging import Subscriber, one_way
@@ -43,7 +46,7 @@ class Site:
 
     def __init__(self, folder: Path, **options: object) -> None:
         self.folder = folder
-        self.topology = one_way(folder, **options)  # type: ignore[arg-type]
+        self.topology = one_way(folder, **options)
         self.start()
 
     def start(self) -> None:
@@ -110,7 +113,7 @@ def fails(call: Callable[[], object], timeout_s: float) -> Exception:
 def test_batches_pass_a_queue_and_durability_is_reported_back(site: Site) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     assert publisher.connect().needed_scn == 0
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     batches = [insert_batch([10, 20]), insert_batch([30], previous=20)]
     for batch in batches:
         send(publisher, batch)
@@ -132,7 +135,7 @@ def test_waiters_are_woken(site: Site) -> None:
     subscriber = DequeueClient(
         site.endpoint, topology="t", component="apply_a", queue="q_dbs1", incarnation="1", wake=woken.set
     )
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     publisher = site.publisher()
     publisher.connect()
     send(publisher, insert_batch([10]))
@@ -161,7 +164,7 @@ def test_caller_of_another_version_is_refused_with_a_clear_error(site: Site, mon
     )
     for client, connect in (
         (publisher := site.publisher(), publisher.connect),
-        (subscriber := site.subscriber(), lambda: subscriber.subscribe({"dbs1": 0}, CREDIT)),
+        (subscriber := site.subscriber(), lambda: subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)),
     ):
         with pytest.raises(ProtocolError, match="speaks protocol version 99") as caught:
             connect()
@@ -190,7 +193,7 @@ def test_strangers_and_wrong_queues_get_the_queues_own_error(site: Site) -> None
         publisher.close()
     subscriber = site.subscriber(component="nobody")
     with pytest.raises(QueueError, match="nobody is no subscriber"):
-        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     subscriber.close()
 
 
@@ -217,7 +220,7 @@ def test_value_of_64_megabytes_passes(tmp_path: Path) -> None:
     site = Site(tmp_path, memory=1 << 20, spill=1 << 30)  # larger than all of the queue's memory
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     batch = insert_batch([10], value=bytes(range(256)) * (64 << 12))
     send(publisher, batch)
     send(publisher, insert_batch([20], previous=10), timeout_s=60)  # when the large one has arrived
@@ -239,7 +242,7 @@ def test_no_part_of_a_batch_is_kept_for_a_publisher_without_credit(tmp_path: Pat
     site = Site(tmp_path, memory=60_000, spill=0)
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, 1 << 20)
+    subscriber.subscribe({"dbs1": Scn(0)}, 1 << 20)
     scn = 0
     while publisher.poll().credit_bytes > 0:
         batch = insert_batch([scn + 10], previous=scn, value=bytes(5000))
@@ -280,7 +283,7 @@ def test_publisher_without_credit_waits_and_resumes(tmp_path: Path) -> None:
     site = Site(tmp_path, memory=60_000, spill=0)
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, 1 << 20)
+    subscriber.subscribe({"dbs1": Scn(0)}, 1 << 20)
     model, sent = Subscriber(), 0
     for k in range(1000):
         batch = insert_batch([10 * k + 10], previous=10 * k, value=bytes(5000))
@@ -311,14 +314,14 @@ def test_slow_subscriber_does_not_slow_the_other(tmp_path: Path) -> None:
     site = Site(tmp_path, subscribers=("apply_a", "to_b"), memory=1 << 20, spill=1 << 28)
     publisher, fast, slow = site.publisher(), site.subscriber(), site.subscriber(component="to_b")
     publisher.connect()
-    fast.subscribe({"dbs1": 0}, CREDIT)
-    slow.subscribe({"dbs1": 0}, 1)
+    fast.subscribe({"dbs1": Scn(0)}, CREDIT)
+    slow.subscribe({"dbs1": Scn(0)}, 1)
     for k in range(200):
         send(publisher, insert_batch([10 * k + 10], previous=10 * k, value=bytes(50_000)))
         delivery = fast.poll(ARRIVES_S)
         assert delivery is not None
         fast.grant(len(delivery.data))
-    status = site.host.status()
+    status = status_of(site.host, QueueStatus)
     assert status.spilled_rows > 100
     model = Subscriber()
     while model.position < 2000:
@@ -336,7 +339,7 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
         publisher.connect()
-        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
         send(publisher, insert_batch([10]))
         delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
@@ -345,20 +348,22 @@ def test_cut_connection_is_noticed_at_once_and_both_sides_resume(site: Site) -> 
         proxy.cut()
         assert isinstance(fails(publisher.poll, AT_ONCE_S), PropagationError)
         assert isinstance(fails(subscriber.poll, AT_ONCE_S), PropagationError)
-        publisher.close(), subscriber.close()
+        publisher.close()
+        subscriber.close()
         refused = site.publisher(proxy.endpoint)
         with pytest.raises(PropagationError):
             refused.connect()
         proxy.heal()
         publisher, subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
         assert publisher.connect().needed_scn == 10
-        subscriber.subscribe({"dbs1": model.position}, CREDIT)
+        subscriber.subscribe({"dbs1": Scn(model.position)}, CREDIT)
         send(publisher, insert_batch([20], previous=10))
         delivery = subscriber.poll(ARRIVES_S)
         assert delivery is not None
         model.take(delivery.header, delivery.data)
         assert model.applied == [10, 20]
-        publisher.close(), subscriber.close()
+        publisher.close()
+        subscriber.close()
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch, site: Site, shorter: Mapping[str, int]) -> None:
@@ -389,16 +394,17 @@ def test_half_open_connection_is_noticed_from_both_ends(
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
         publisher.connect()
-        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
         began = time.monotonic()
         proxy.swallow()
         assert isinstance(fails(publisher.poll, NOTICED_S), PropagationError)
         assert isinstance(fails(subscriber.poll, NOTICED_S), PropagationError)
         # The queue also notices: the names are free again.
-        until(lambda: not site.host.status().sources["dbs1"].publisher, NOTICED_S)
-        until(lambda: not site.host.status().subscribers[0].connected, NOTICED_S)
+        until(lambda: not status_of(site.host, QueueStatus).sources["dbs1"].publisher, NOTICED_S)
+        until(lambda: not status_of(site.host, QueueStatus).subscribers[0].connected, NOTICED_S)
         assert time.monotonic() - began < NOTICED_S
-        publisher.close(), subscriber.close()
+        publisher.close()
+        subscriber.close()
         proxy.heal()
         publisher = site.publisher(proxy.endpoint)
         publisher.connect()
@@ -409,11 +415,11 @@ def test_newer_stream_takes_over_while_the_older_one_hangs(site: Site) -> None:
     with Proxy(site.endpoint) as proxy:
         hanging, hanging_subscriber = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint)
         hanging.connect()
-        hanging_subscriber.subscribe({"dbs1": 0}, CREDIT)
+        hanging_subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
         proxy.stall()
         publisher, subscriber = site.publisher(), site.subscriber()
         publisher.connect()
-        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
         send(publisher, insert_batch([10]))
         assert subscriber.poll(ARRIVES_S) is not None
         proxy.heal()
@@ -428,7 +434,7 @@ def test_delayed_network_keeps_the_order(site: Site) -> None:
     with Proxy(site.endpoint) as proxy:
         publisher, subscriber, model = site.publisher(proxy.endpoint), site.subscriber(proxy.endpoint), Subscriber()
         publisher.connect()
-        subscriber.subscribe({"dbs1": 0}, CREDIT)
+        subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
         proxy.delay_s = 0.5
         began = time.monotonic()
         for k in range(50):
@@ -439,13 +445,14 @@ def test_delayed_network_keeps_the_order(site: Site) -> None:
             model.take(delivery.header, delivery.data)
         # Pipelined: without a round trip for each batch.
         assert 1.0 < time.monotonic() - began < 50 * 1.0
-        publisher.close(), subscriber.close()
+        publisher.close()
+        subscriber.close()
 
 
 def test_restarted_queue_is_empty_and_requests_the_missing_changes(site: Site) -> None:
     publisher, subscriber, model = site.publisher(), site.subscriber(), Subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     batches = [insert_batch([10 * k + 10], previous=10 * k) for k in range(5)]
     for batch in batches:
         send(publisher, batch)
@@ -460,11 +467,12 @@ def test_restarted_queue_is_empty_and_requests_the_missing_changes(site: Site) -
     site.restart()
     fails(publisher.poll, AT_ONCE_S)
     fails(subscriber.poll, AT_ONCE_S)
-    publisher.close(), subscriber.close()
+    publisher.close()
+    subscriber.close()
     publisher, subscriber = site.publisher(), site.subscriber()
     resume = publisher.connect()
     assert resume.needed_scn == 20
-    subscriber.subscribe({"dbs1": model.crash()}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(model.crash())}, CREDIT)
     for batch in batches[2:]:
         send(publisher, batch)
     while model.position < 50:
@@ -472,19 +480,20 @@ def test_restarted_queue_is_empty_and_requests_the_missing_changes(site: Site) -
         assert delivery is not None
         model.take(delivery.header, delivery.data)
     assert model.applied == [10, 20, 30, 40, 50]
-    publisher.close(), subscriber.close()
+    publisher.close()
+    subscriber.close()
 
 
 def test_subscriber_that_needs_older_changes_makes_the_publisher_rewind(site: Site) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     send(publisher, insert_batch([10, 20]))
     assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
-    until(lambda: site.host.status().batches == 0)
+    until(lambda: status_of(site.host, QueueStatus).batches == 0)
     again = site.subscriber()
-    again.subscribe({"dbs1": 10}, CREDIT)
+    again.subscribe({"dbs1": Scn(10)}, CREDIT)
     rewinds: list[int] = []
 
     def rewound() -> bool:
@@ -507,13 +516,13 @@ def test_subscriber_that_needs_older_changes_makes_the_publisher_rewind(site: Si
 def test_publisher_without_the_changes_ends_the_subscribers_stream(site: Site) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     send(publisher, insert_batch([10, 20]))
     assert subscriber.poll(ARRIVES_S) is not None
     subscriber.acknowledge("dbs1", 20)
-    until(lambda: site.host.status().batches == 0)
+    until(lambda: status_of(site.host, QueueStatus).batches == 0)
     again = site.subscriber()
-    again.subscribe({"dbs1": 10}, CREDIT)
+    again.subscribe({"dbs1": Scn(10)}, CREDIT)
     until(lambda: publisher.poll().rewind_scn == 10)
     publisher.gone(15)
     with pytest.raises(LogGone) as ended:
@@ -521,7 +530,7 @@ def test_publisher_without_the_changes_ends_the_subscribers_stream(site: Site) -
     assert (ended.value.context["needed_scn"], ended.value.context["first_scn"]) == (10, 15)
     refused = site.subscriber()
     with pytest.raises(LogGone, match="gone from the redo log"):
-        refused.subscribe({"dbs1": 10}, CREDIT)
+        refused.subscribe({"dbs1": Scn(10)}, CREDIT)
     for client in (publisher, subscriber, again, refused):
         client.close()
 
@@ -539,13 +548,14 @@ def test_idle_streams_outlive_many_pings(site: Site, monkeypatch: pytest.MonkeyP
     )
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     time.sleep(interval_s * pings)
     send(publisher, insert_batch([10, 20]))
     delivery = subscriber.poll(ARRIVES_S)
     assert delivery is not None
     assert delivery.header.through_scn == 20
-    publisher.close(), subscriber.close()
+    publisher.close()
+    subscriber.close()
 
 
 def test_streams_leave_no_threads_behind(site: Site) -> None:
@@ -553,8 +563,9 @@ def test_streams_leave_no_threads_behind(site: Site) -> None:
     for _ in range(10):
         publisher, subscriber = site.publisher(), site.subscriber()
         publisher.connect()
-        subscriber.subscribe({"dbs1": 0}, CREDIT)
-        subscriber.close(), publisher.close()
+        subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
+        subscriber.close()
+        publisher.close()
     # The server's pool keeps the threads that it once needed: two streams at a time, and one that is just ending for
     # each.
     until(lambda: threading.active_count() <= before + 8)
@@ -563,7 +574,7 @@ def test_streams_leave_no_threads_behind(site: Site) -> None:
 def test_full_disk_when_positions_are_saved_is_shown_and_recovers(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     publisher, subscriber = site.publisher(), site.subscriber()
     publisher.connect()
-    subscriber.subscribe({"dbs1": 70}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(70)}, CREDIT)
 
     def full(queue: QueueCore, positions: object) -> None:
         raise OSError(28, "No space left on device")
@@ -573,8 +584,9 @@ def test_full_disk_when_positions_are_saved_is_shown_and_recovers(site: Site, mo
         subscriber.acknowledge("dbs1", 70)
         until(lambda: "No space" in site.host.status().problem)
         assert publisher.poll().durable_scn == 0
-    until(lambda: publisher.poll().durable_scn == 70, ARRIVES_S + 10 * queue_module.SAVE_PERIOD_S)
-    publisher.close(), subscriber.close()
+    until(lambda: publisher.poll().durable_scn == 70, ARRIVES_S + 10 * SAVE_PERIOD_S)
+    publisher.close()
+    subscriber.close()
 
 
 class Writer:

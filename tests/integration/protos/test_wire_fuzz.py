@@ -65,7 +65,7 @@ ENDS = {
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.UNIMPLEMENTED,  # gRPC's own answer to a call without its one message
 }
-METHODS = {
+METHODS: dict[str, Any] = {
     "/headrace.v1.Queue/Enqueue": queue_pb2.EnqueueRequest,
     "/headrace.v1.Queue/Dequeue": queue_pb2.DequeueRequest,
     "/headrace.v1.Redo/Watch": queue_pb2.Hello,
@@ -94,7 +94,7 @@ def _resident_bytes() -> int:
     """Return the memory of this process without free blocks: the allocator keeps some for each thread."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    return psutil.Process().memory_info().rss
+    return int(psutil.Process().memory_info().rss)
 
 
 @pytest.fixture

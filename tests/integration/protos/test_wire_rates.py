@@ -16,7 +16,9 @@ from actors.staging.propagation_host import PropagationHost
 from actors.staging.queue import QueueCore
 from actors.staging.queue_host import QueueHost
 from headrace.base.errors import RateExceeded
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
+from headrace.status.queues import QueueStatus
 from protos import apply_pb2 as pb
 from protos import codec, queue_pb2, queue_pb2_grpc, redo_pb2
 from protos.links.apply_link import REPORTS_MAX, ServerStream
@@ -25,6 +27,7 @@ from protos.links.redo_link import RedoWatchClient
 from protos.wire import rates, transport
 from protos.wire.admission import Admission
 from protos.wire.rates import Limit
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.session.bounds import STALL_S
 from tests.support.values.lcr_batches import insert_batch
@@ -275,7 +278,7 @@ def test_repeatedly_connecting_site_is_refused_and_another_site_is_served(
         world.peer("Queue"), topology="t", component="apply_a", queue="q_dbs1", incarnation=transport.new_incarnation()
     )
     world.subscriber.close()
-    ours.subscribe({"dbs1": world.scn}, 4 << 20)
+    ours.subscribe({"dbs1": Scn(world.scn)}, 4 << 20)
     world.subscriber = ours
     assert world.admissions["Queue"].status().refused_calls >= refused
 
@@ -311,8 +314,10 @@ def test_site_with_many_open_streams_leaves_room_for_another_site(world: World) 
         return True
 
     wait_until("ended streams have made room", is_taken, 60)
-    for each in (*watches, *channels):
-        each.close()
+    for watch in watches:
+        watch.close()
+    for channel in channels:
+        channel.close()
 
 
 class _BusyHost(Host):
@@ -385,7 +390,7 @@ def test_smallest_batches_at_full_speed_are_not_held_back(tmp_path: Path, capsys
     )
     subscriber = DequeueClient(queues["q_dbs2"].endpoint(), component="apply_far", queue="q_dbs2", **names)
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, 16 << 20)
+    subscriber.subscribe({"dbs1": Scn(0)}, 16 << 20)
     sent = size = 0
     began = time.monotonic()
 
@@ -412,7 +417,7 @@ def test_smallest_batches_at_full_speed_are_not_held_back(tmp_path: Path, capsys
         subscriber.acknowledge("dbs1", delivery.header.through_scn)
     sender.join()
     drained_s = time.monotonic() - began
-    wait_until("everything is acknowledged", lambda: queues["q_dbs1"].status().rows == 0, 60)
+    wait_until("everything is acknowledged", lambda: status_of(queues["q_dbs1"], QueueStatus).rows == 0, 60)
     seen = [queue.status().wire for queue in queues.values()]
     assert propagation.end()
     for each in (publisher, subscriber):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ from actors.security.upkeep import keep_certificates
 from actors.security.wire import admission_of, identity_of
 from actors.staging.queue import QueueCore
 from headrace.base.clock import SystemClock
-from headrace.base.errors import NotAdmitted, PropagationError, ProtocolError, QueueError
+from headrace.base.errors import HeadraceError, NotAdmitted, PropagationError, ProtocolError, QueueError
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition, header_of
 from headrace.redo.standby.shipping import RedoShipping
@@ -117,7 +118,7 @@ def queue(spec: TopologySpec, tmp_path: Path) -> Iterator[Queue]:
 
 def _pass_a_batch(queue: Queue, publisher: EnqueueClient, subscriber: DequeueClient) -> None:
     publisher.connect()
-    subscriber.subscribe({"dbs1": 0}, CREDIT)
+    subscriber.subscribe({"dbs1": Scn(0)}, CREDIT)
     batch = insert_batch([10, 20])
     publisher.send(header_of(batch), codec.encode(batch), 60)
     delivery = subscriber.poll(60)
@@ -125,7 +126,7 @@ def _pass_a_batch(queue: Queue, publisher: EnqueueClient, subscriber: DequeueCli
     assert delivery.header == header_of(batch)
 
 
-def _refused(call: Callable[[], object], client: EnqueueClient | DequeueClient) -> PropagationError | ProtocolError:
+def _refused(call: Callable[[], object], client: EnqueueClient | DequeueClient) -> HeadraceError:
     with pytest.raises((PropagationError, ProtocolError)) as caught:
         call()
     client.close()
@@ -187,13 +188,17 @@ def test_site_without_a_role_at_this_queue_is_refused_logged_and_counted(
     assert "dbs3.secure-test.headrace.internal" in error.message
     assert "dbs1.secure-test.headrace.internal" in error.message
     # Under its own name it is neither a publisher nor a subscriber of this queue.
+    each: EnqueueClient | DequeueClient
     for client, connect in (
         (each := queue.publisher(other, component=queue.spec.captures[1].name), each.connect),
         (
             each := queue.subscriber(other, component=queue.spec.applies[0].name),
-            lambda each=each: each.subscribe({"dbs1": 0}, CREDIT),
+            lambda each=each: each.subscribe({"dbs1": Scn(0)}, CREDIT),
         ),
-        (each := queue.subscriber(other, component="nobody"), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
+        (
+            each := queue.subscriber(other, component="nobody"),
+            lambda each=each: each.subscribe({"dbs1": Scn(0)}, CREDIT),
+        ),
     ):
         error = _refused(connect, client)
         assert isinstance(error, NotAdmitted)
@@ -245,7 +250,7 @@ def test_renewed_certificate_works_without_a_restart_and_half_does_no_harm(
         client.connect()
     # The server keeps its present certificate.
     other = queue.subscriber(certificates.of("dbs2"))
-    assert isinstance(_refused(lambda: other.subscribe({"dbs1": 0}, CREDIT), other), NotAdmitted)
+    assert isinstance(_refused(lambda: other.subscribe({"dbs1": Scn(0)}, CREDIT), other), NotAdmitted)
     key.write_bytes(old)
     certificates.renew("dbs1")
     client = queue.publisher(identity)
@@ -292,7 +297,7 @@ def test_stolen_certificate_works_until_listed_then_on_no_stream(
     certificates.renew("dbs1")  # the site itself continues with another one
     ours = [make(certificates.of("dbs1")) for make in (queue.publisher, queue.subscriber)]
     thief = queue.subscriber(stolen)
-    thief.subscribe({"dbs1": 0}, CREDIT)
+    thief.subscribe({"dbs1": Scn(0)}, CREDIT)
     assert thief.poll(0.0) is None
     _revoke(queue.spec, stolen)
 
@@ -305,8 +310,9 @@ def test_stolen_certificate_works_until_listed_then_on_no_stream(
 
     wait_until("its stream ends", is_over, STALL_S)
     thief.close()
+    each: EnqueueClient | DequeueClient
     for client, connect in (
-        (each := queue.subscriber(stolen), lambda each=each: each.subscribe({"dbs1": 0}, CREDIT)),
+        (each := queue.subscriber(stolen), lambda each=each: each.subscribe({"dbs1": Scn(0)}, CREDIT)),
         (each := queue.publisher(stolen), each.connect),
     ):
         error = _refused(connect, client)
@@ -362,7 +368,7 @@ def test_tasks_with_revoked_certificates_are_refused_list_errors_reported(
     spec: TopologySpec, certificates: Certificates, request: pytest.FixtureRequest
 ) -> None:
     listed = _listed(spec.file)
-    server = serve_tasks("127.0.0.1", _Listener(), "token", admission=admission_of(listed, "site:dbs2"))  # type: ignore[arg-type]
+    server = serve_tasks("127.0.0.1", _Listener(), "token", admission=admission_of(listed, "site:dbs2"))
     request.addfinalizer(server.stop)
     peer = Peer(address=server.endpoint, site="dbs2", identity=certificates.of("dbs2"))
     assert not fetch_health(peer, "token").refusals.revoked_problem
@@ -454,7 +460,7 @@ def test_combined_capture_process_serves_only_its_apply_process(
             queue=apply.queue,
             incarnation="1",
         )
-        client.subscribe({apply.source: 0}, CREDIT)
+        client.subscribe({apply.source: Scn(0)}, CREDIT)
         return client
 
     subscribe("dbs2").close()
@@ -477,11 +483,12 @@ def test_tasks_are_served_only_to_their_sites_processes_despite_the_token(
     kind: str, certificates: Certificates, request: pytest.FixtureRequest
 ) -> None:
     admission = Admission(kind, certificates.of("dbs2"))
+    ask: Callable[[Peer | str, str], Any]
     if kind == "coordinator":
-        server = serve_apply("127.0.0.1", _Listener(), servers=1, admission=admission)  # type: ignore[arg-type]
+        server = serve_apply("127.0.0.1", _Listener(), servers=1, admission=admission)
         ask = fetch_access
     else:
-        server = serve_tasks("127.0.0.1", _Listener(), "token", admission=admission)  # type: ignore[arg-type]
+        server = serve_tasks("127.0.0.1", _Listener(), "token", admission=admission)
         ask = fetch_health
     request.addfinalizer(server.stop)
 

@@ -193,7 +193,7 @@ def test_restored_destination_gets_its_lost_changes_others_no_duplicates(
     again = a.take(queue, "003")
     assert 2000 < rows(again) < 2000 + 2000
     assert a.content() == before
-    assert capture.details().rewinds_total >= 1
+    assert (capture.details().rewinds_total or 0) >= 1
     assert rows(b.take(queue, "003")) == 0
     assert checkpoints.lowest == required
 
@@ -202,9 +202,10 @@ def test_restored_destination_gets_its_lost_changes_others_no_duplicates(
     first = checkpoints.scns(site.writer.oldest_scn)["capture_dbs1"].first_scn
     checkpoints.set_start_scn("capture_dbs1", first, oldest_scn=site.writer.oldest_scn)
     mined = capture.details().bytes_total
+    assert mined is not None
     queue.capture_again("capture_dbs1", first)
     capture.step()
     write(9001, 9010)
     assert rows(a.take(queue, "004")) == rows(b.take(queue, "004")) < 1000
-    assert capture.details().bytes_total > mined, "all redo was mined again"
+    assert (capture.details().bytes_total or 0) > mined, "all redo was mined again"
     assert a.content() == b.content() == site.user.execute("SELECT id, body FROM rows ORDER BY id").fetchall()

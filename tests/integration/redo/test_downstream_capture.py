@@ -37,7 +37,7 @@ def make(
     def make_sites(**settings: object) -> DownstreamSites:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(ROWS)
-        made.append(DownstreamSites(server, tmp_path, **settings))  # type: ignore[arg-type]
+        made.append(DownstreamSites(server, tmp_path, **settings))
         return made[-1]
 
     yield make_sites
@@ -142,7 +142,7 @@ def test_receiver_killed_repeatedly_under_load_has_every_change_once(make: Calla
     receiver = sites.start_receiver()
     writers = [Writer(sites.server.dsn(), number) for number in range(1, 3)]
     for turn in range(1, 6):
-        wait_until("they commit", lambda turn=turn: all(len(writer.acknowledged) > 30 * turn for writer in writers))  # type: ignore[misc]
+        wait_until("they commit", lambda turn=turn: all(len(writer.acknowledged) > 30 * turn for writer in writers))
         receiver.end()
         receiver = sites.start_receiver()
         if turn == 3:

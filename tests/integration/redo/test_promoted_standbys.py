@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -61,7 +62,7 @@ def prepared(dsn: str, folder: Path) -> RedoSite:
 def mined(redo: RedoSite) -> list[int]:
     """Return the keys of the rows of t in the redo log, in order."""
     return [
-        int.from_bytes(group.new.value(0, row), "big", signed=True)  # type: ignore[arg-type,union-attr]
+        int.from_bytes(group.new.value(0, row), "big", signed=True)
         for batch in redo.mine(redo.miner())
         for group in batch.groups
         for row in range(group.row_count)
@@ -135,7 +136,8 @@ def test_capture_continues_only_at_a_promoted_standby_with_all_changes(
     ):
         lost.open_stream("topo", end, timeline=redo.writer.timeline)
     assert "was promoted, or recovered" in refused.value.message
-    assert refused.value.context["after_scn"] < refused.value.context["through_scn"] == end
+    context: dict[str, Any] = dict(refused.value.context)
+    assert context["after_scn"] < context["through_scn"] == end
 
     redo.user = psycopg.connect(dsn, autocommit=True)
     redo.user.execute("INSERT INTO t SELECT n FROM generate_series(201, 300) n")

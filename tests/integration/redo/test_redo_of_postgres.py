@@ -24,6 +24,7 @@ from headrace.redo.mining.given_batches import MARK_INTERVAL_S
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from headrace.tracing.track import labelling
+from tests.support.databases.statements import roll_back
 from tests.support.redo.postgres_redo import RULES, RedoSite, wait_until
 from tests.support.values.writes import insert, int4
 
@@ -176,7 +177,7 @@ def test_users_label_holds_in_redo_until_its_transaction_or_savepoint_ends(site:
     with site.user.transaction():
         with site.user.transaction():
             site.user.execute("SELECT headrace.track('taken back')")
-            raise psycopg.Rollback
+            roll_back()
         site.user.execute("INSERT INTO t VALUES (5)")
     with site.user.transaction():
         site.user.execute("INSERT INTO t VALUES (6)")

@@ -16,8 +16,10 @@ from actors.site.connection import redo_folder
 from headrace.base.errors import PropagationError
 from headrace.lcr.scn import Scn
 from headrace.redo.segments import SegmentFile, list_segments
-from protos.links.redo_link import RedoWatchClient
+from headrace.status.redo import RedoReceiverStatus
+from protos.links.redo_link import RedoServer, RedoWatchClient
 from protos.wire.transport import new_incarnation
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.redo.redo_logs import SOURCE
 from tests.support.redo.served_redo import Source
@@ -44,9 +46,7 @@ class Site:
     def receiver_of(self, spec: TopologySpec) -> RedoReceiver:
         return RedoReceiver(spec, RECEIVER, "1", loopback(self.resolve))
 
-    def serve(self) -> object:
-        from protos.links.redo_link import RedoServer
-
+    def serve(self) -> RedoServer:
         return RedoServer("topo", SOURCE, self.source.writer, shipper=self.source.writer.shipping)
 
     def resolve(self, name: str) -> str:
@@ -96,7 +96,10 @@ def test_receiver_switches_to_archived_logs_and_back_while_it_runs(site: Site) -
     site.receiver.reconfigure(site.spec_with(archive=False), "2")
     wait_until(
         "it is taken over",
-        lambda: site.receiver.status().fingerprint == "2" and site.receiver.status().mode == "archived_log",
+        lambda: (
+            site.receiver.status().fingerprint == "2"
+            and status_of(site.receiver, RedoReceiverStatus).mode == "archived_log"
+        ),
     )
     number = site.source.writer.position.segment
     while site.source.writer.position.segment == number:
@@ -139,10 +142,13 @@ def test_status_names_a_wrong_file_and_earlier_redo_is_served(site: Site) -> Non
     wait_until(
         "the status names the file", lambda: str(site.archive / second.path.name) in site.receiver.status().problem
     )
-    assert site.receiver.status().redo_segment == first.number
+    assert status_of(site.receiver, RedoReceiverStatus).redo_segment == first.number
     shutil.copy(second.path, site.archive / second.path.name)
     wait_until(
-        "it is taken", lambda: (now := site.receiver.status()).redo_segment == second.number and now.problem == ""
+        "it is taken",
+        lambda: (
+            (now := status_of(site.receiver, RedoReceiverStatus)).redo_segment == second.number and now.problem == ""
+        ),
     )
 
 

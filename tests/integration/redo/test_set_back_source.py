@@ -16,6 +16,7 @@ from headrace.base.errors import DatabaseSetBack, DatabaseUnavailable
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.source.log_stream.slot import check_standbys
 from headrace.lcr.scn import Scn
+from tests.support.databases.statements import row_of
 from tests.support.redo.postgres_redo import RULES, RedoSite
 from tests.support.ways.source_site import Source
 
@@ -73,7 +74,7 @@ def test_source_that_was_set_back_is_refused_whatever_it_has_written_since(
         with pytest.raises(DatabaseSetBack, match="which the database does not have"):
             opened()
         number = 0
-        while int(site.user.execute("SELECT pg_current_xact_id()::text").fetchone()[0]) <= site.writer.last_transaction:
+        while int(row_of(site.user.execute("SELECT pg_current_xact_id()::text"))[0]) <= site.writer.last_transaction:
             number += 1
             site.user.execute("INSERT INTO t VALUES (%s)", (number,))
         assert site.source.current_scn() > site.writer.start_scn, "a log that is behind is recognised by its end"
@@ -111,9 +112,7 @@ def test_crashed_source_continues_though_its_slot_forgot_the_confirmation(
         server.stop(immediate=True)
         server.start()
         site = RedoSite(server.dsn(), tmp_path / "redo")
-        (confirmed,) = site.user.execute(
-            "SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots"
-        ).fetchone()
+        (confirmed,) = row_of(site.user.execute("SELECT confirmed_flush_lsn - '0/0'::pg_lsn FROM pg_replication_slots"))
         assert int(confirmed) < site.writer.start_scn, "the slot forgot nothing"
         site.user.execute("INSERT INTO t VALUES (100, 'after the crash')")
         before = site.writer.last_commit_scn
@@ -133,7 +132,7 @@ def test_standby_that_lacks_the_log_is_named_until_it_has_received_it(source_dat
         user.execute("SELECT pg_create_physical_replication_slot('standby_has', true)")
         user.execute("SELECT pg_create_physical_replication_slot('standby_lacks')")
         try:
-            (position,) = user.execute("SELECT pg_current_wal_lsn() - '0/0'").fetchone()
+            (position,) = row_of(user.execute("SELECT pg_current_wal_lsn() - '0/0'"))
             check_standbys(user, "standby_has", Scn(1))
             with pytest.raises(DatabaseUnavailable, match=r"standbys of standby_lacks, absent \(synchronized"):
                 check_standbys(user, "standby_has, standby_lacks, absent", Scn(1))

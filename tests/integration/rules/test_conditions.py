@@ -443,7 +443,12 @@ def test_subset_is_copied_replicated_and_compared(
         execute(source_database, "TRUNCATE staff")
         write(source_database, rng, 2000)
         end = end_of_log(source_database)
-        wait_for("everything", lambda: driver.outcome() or driver.control.status().caught_up_scn >= end, WAIT_S)
+
+        def has_everything() -> bool:
+            driver.outcome()
+            return driver.control.status().caught_up_scn >= end
+
+        wait_for("everything", has_everything, WAIT_S)
         for table, condition in rows.items():
             wanted = execute(source_database, f"SELECT * FROM {table} WHERE {condition or 'true'} ORDER BY id")
             assert execute(destination_database, f"SELECT * FROM {table} ORDER BY id") == wanted

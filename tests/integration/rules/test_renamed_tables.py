@@ -211,11 +211,12 @@ def test_renamed_table_is_copied_replicated_altered_compared_and_repaired(
 
     driver = queue.start_driver(config)
     try:
-        wait_for(
-            "the copies",
-            lambda: driver.outcome() or {t.state for t in driver.control.status().instantiation} == {"DONE"},
-            WAIT_S,
-        )
+
+        def are_copied() -> bool:
+            driver.outcome()
+            return {t.state for t in driver.control.status().instantiation} == {"DONE"}
+
+        wait_for("the copies", are_copied, WAIT_S)
         assert execute(destination_database, "SELECT count(*) FROM crm.persons") == [(200,)]
         write(source_database, 1000)
         applied(driver)
@@ -226,11 +227,12 @@ def test_renamed_table_is_copied_replicated_altered_compared_and_repaired(
             source_database, "ALTER TABLE employees ADD grade int; UPDATE employees SET grade = id % 9 WHERE id % 4 = 0"
         )
         driver = queue.start_driver(config)
-        wait_for(
-            "the missing column",
-            lambda: driver.outcome() or 'ALTER TABLE "crm"."persons"' in driver.control.status().hint,
-            WAIT_S,
-        )
+
+        def is_missing() -> bool:
+            driver.outcome()
+            return 'ALTER TABLE "crm"."persons"' in driver.control.status().hint
+
+        wait_for("the missing column", is_missing, WAIT_S)
         execute(destination_database, "ALTER TABLE crm.persons ADD grade int")
         execute(source_database, "TRUNCATE jobs; INSERT INTO jobs VALUES (7, 'after'); TRUNCATE logs_low")
         write(source_database, 3002)

@@ -216,11 +216,12 @@ def test_transformed_tables_are_copied_replicated_and_compared(
     config = queue.config(tables, rules=(mined.without_conditions(), applied))
     driver = queue.start_driver(config)
     try:
-        wait_for(
-            "the copies",
-            lambda: driver.outcome() or {t.state for t in driver.control.status().instantiation} == {"DONE"},
-            WAIT_S,
-        )
+
+        def are_copied() -> bool:
+            driver.outcome()
+            return {t.state for t in driver.control.status().instantiation} == {"DONE"}
+
+        wait_for("the copies", are_copied, WAIT_S)
         assert execute(
             destination_database,
             "SELECT count(*), count(DISTINCT arrived) FROM sales.staff WHERE region = %s",
@@ -242,7 +243,12 @@ def test_transformed_tables_are_copied_replicated_and_compared(
         )
         write(source_database, rng, 2000)
         end = end_of_log(source_database)
-        wait_for("everything", lambda: driver.outcome() or driver.control.status().caught_up_scn >= end, WAIT_S)
+
+        def has_everything() -> bool:
+            driver.outcome()
+            return driver.control.status().caught_up_scn >= end
+
+        wait_for("everything", has_everything, WAIT_S)
         assert execute(destination_database, "SELECT * FROM headrace.apply_error") == []
         for table in TABLES:
             here, there = both(source_database, destination_database, table)

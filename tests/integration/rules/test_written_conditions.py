@@ -71,7 +71,7 @@ def rows_of(server: Any, *, is_binary: bool) -> Rows:
 def test_conditions_are_read_as_the_server_reads_them(server: Any) -> None:
     rng = random.Random(seed_of("written conditions"))
     for number in range(ROWS):
-        row = {name: number if name == "id" else rng.choice([*VALUES[name], None]) for name in COLUMNS}
+        row: dict[str, Any] = {name: number if name == "id" else rng.choice([*VALUES[name], None]) for name in COLUMNS}
         row["c"] = row["c"] and row["c"][:4]
         server.execute(f"INSERT INTO t VALUES ({', '.join(['%s'] * len(row))})", list(row.values()))
     server.execute("SET timezone = 'UTC'")

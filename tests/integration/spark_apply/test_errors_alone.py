@@ -33,7 +33,7 @@ def create(pair: Pair, here: str, there: str = "") -> None:
 
 def execute_all(pair: Pair, engine) -> dict[int, str]:
     numbers = [error.number for error in pair.errors()]
-    return engine.execute_errors(numbers)
+    return dict(engine.execute_errors(numbers))
 
 
 # --------------------------------------------------------------------------- apply's own statements

@@ -13,6 +13,8 @@ import psycopg
 import pytest
 
 from headrace.lcr.scn import Scn
+from headrace.status.captures import CaptureStatus
+from tests.support.actors.statuses import status_of
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.ways.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
@@ -46,7 +48,9 @@ def test_combining_and_separating_under_load_neither_loses_nor_reorders(combined
         wait_arrived(last[0] + 1)
         for _ in range(3):
             combined.take("combined: never\n")
-            wait_for("them to be parted", lambda: not combined.hosts[CAPTURE].status().subscribers, WAIT_S)
+            wait_for(
+                "them to be parted", lambda: not status_of(combined.hosts[CAPTURE], CaptureStatus).subscribers, WAIT_S
+            )
             wait_arrived(last[0] + 50)
             combined.take()
             wait_for("them to be combined", combined.is_combined, WAIT_S)
@@ -64,7 +68,9 @@ def test_combining_and_separating_under_load_neither_loses_nor_reorders(combined
                     big.execute(f"INSERT INTO first SELECT 1000000 + i, repeat(md5(i::text), 30) FROM {rows}")
             capture = combined.hosts[CAPTURE]
             wait_for("no credit to be left", lambda: capture.status().state == "PAUSED FOR FLOW CONTROL", WAIT_S)
-            assert capture.status().subscribers[0].waiting_bytes < 4 << 20
+            waiting = status_of(capture, CaptureStatus).subscribers[0].waiting_bytes
+            assert waiting is not None
+            assert waiting < 4 << 20
         wait_arrived(last[0] + 1)
     end = Scn(end_of_log(combined.source_dsn))
     wait_for("everything", lambda: combined.driver.control.status().low_watermark_scn >= end, WAIT_S)

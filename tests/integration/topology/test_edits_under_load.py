@@ -86,7 +86,9 @@ def _footprint_mb(system: Sites, name: str) -> float:
     use it.
     """
     rollup = Path(f"/proc/{system.pid(name)}/smaps_rollup").read_text()
-    return int(re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)[1]) / 1024
+    found = re.search(r"^Pss_Anon:\s+(\d+)", rollup, re.MULTILINE)
+    assert found is not None, rollup
+    return int(found[1]) / 1024
 
 
 class _Gaps:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -99,7 +100,7 @@ def write(network: QueuedNetwork, turn: int) -> None:
         user.execute(f"DELETE FROM app.t WHERE id / 10 % 3 = 0 AND id / 10 < {turn * ROWS}")
 
 
-def rows(network: QueuedNetwork, site: str) -> list[tuple]:
+def rows(network: QueuedNetwork, site: str) -> list[tuple[Any, ...]]:
     return network.sites[site].user.execute("SELECT * FROM app.t ORDER BY id").fetchall()
 
 

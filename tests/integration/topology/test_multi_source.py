@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -115,7 +116,7 @@ def write(network: PostgresNetwork, form: Form) -> None:
         user.execute(f"DELETE FROM {table} WHERE site = '{site}' AND id / 10 % 4 = 0")
 
 
-def rows(network: PostgresNetwork, site: str, table: str, where: str = "true") -> list[tuple]:
+def rows(network: PostgresNetwork, site: str, table: str, where: str = "true") -> list[tuple[Any, ...]]:
     return network.sites[site].user.execute(f"SELECT * FROM {table} WHERE {where} ORDER BY id").fetchall()
 
 

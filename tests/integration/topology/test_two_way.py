@@ -53,7 +53,7 @@ def _returned(system: System) -> int:
 
 
 def _answered_us(system: System) -> int:
-    return min(system.status(f"apply:{apply.name}")["answered_us"] for apply in system.spec.applies)
+    return min(int(system.status(f"apply:{apply.name}")["answered_us"]) for apply in system.spec.applies)
 
 
 def _assert_encrypted(system: System) -> None:
@@ -143,7 +143,7 @@ def users_of(system: Sites, table: str, site: str, *, first: int = 10_000) -> It
         with system.connection(site) as connection:
             while not stop.is_set():
                 number = first + len(committed)
-                connection.execute(f"INSERT INTO {table} VALUES ({number}, 0)")  # type: ignore[arg-type]
+                connection.execute(f"INSERT INTO {table} VALUES ({number}, 0)")
                 committed.append(number)
                 stop.wait(0.01)
 

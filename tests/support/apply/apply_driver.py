@@ -74,8 +74,11 @@ replicate:
 """
 
 
-def wait_for(what: str, holds: Callable[[], Any], timeout_s: float) -> Any:
-    """Wait until `holds` returns a true value; errors of the system count as false."""
+def wait_for(what: str, holds: Callable[..., Any], timeout_s: float) -> Any:
+    """Wait until `holds` returns a true value; errors of the system count as false.
+
+    It is called without arguments: those that it has are defaults, which keep the variables of a loop.
+    """
     deadline, last = time.monotonic() + timeout_s, ""
     while time.monotonic() < deadline:
         try:
@@ -197,7 +200,7 @@ class MinedQueue:
 
     def start_driver(self, config: ApplyConfig) -> ApplyDriver:
         """Start a driver in the test's process, without an application; `Runner` runs its tasks."""
-        driver = ApplyDriver(config, queue=lambda: self.server.endpoint, application=lambda: None)  # type: ignore[arg-type,return-value]
+        driver = ApplyDriver(config, queue=lambda: self.server.endpoint, application=lambda: None)  # type: ignore[return-value]  # there is none
         driver.start()
         return driver
 
@@ -332,7 +335,7 @@ def executed(ask: Callable[..., Any], request: pb.ErrorsRequest) -> list[pb.Erro
         ask: calls a method of a driver's control.
         request: which ones, and how.
     """
-    name, outcomes = secrets.token_hex(8), []
+    name, outcomes = secrets.token_hex(8), list[Any]()
     ask("begin_execution", name, request)
     while True:
         page = ask("execution_outcomes", name, APPLIED_S)
@@ -384,13 +387,20 @@ class Driver:
         return bool(self.process.is_alive())
 
     def status(self) -> pb.ApplyStatus:
-        return self.client.ask("status")
+        status: pb.ApplyStatus = self.client.ask("status")
+        return status
 
     def wait_ready(self) -> pb.ApplyStatus:
-        return wait_for("every server to have its session", lambda: (s := self.status()).ready and s, STARTED_S)
+        ready: pb.ApplyStatus = wait_for(
+            "every server to have its session", lambda: (s := self.status()).ready and s, STARTED_S
+        )
+        return ready
 
     def wait_state(self, *states: str) -> pb.ApplyStatus:
-        return wait_for(f"state {states}", lambda: (s := self.status()).state in states and s, STARTED_S)
+        seen: pb.ApplyStatus = wait_for(
+            f"state {states}", lambda: (s := self.status()).state in states and s, STARTED_S
+        )
+        return seen
 
     def wait_applied(self, scn: int) -> None:
         wait_for(f"low watermark {scn}", lambda: self.status().low_watermark_scn >= scn, APPLIED_S)
@@ -407,7 +417,8 @@ class Driver:
                 return error
             return None
 
-        return wait_for("the driver to end", failure, ENDED_S)
+        error: HeadraceError = wait_for("the driver to end", failure, ENDED_S)
+        return error
 
     def server_pids(self) -> list[int]:
         return [server.pid for server in self.status().servers if server.pid]

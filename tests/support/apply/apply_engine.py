@@ -35,6 +35,7 @@ from spark_apply.driver.groups.executions import ExecutionRequest
 from spark_apply.driver.loop.flushes import FlushGate
 from spark_apply.driver.loop.joining import TableJoins
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.reading.pieces import Piece
 from spark_apply.handlers.loaded import loaded_handlers
 from spark_apply.server import error_execution as work_execute
 from spark_apply.server import group_work as work
@@ -184,7 +185,7 @@ class Engine:
             is_needed=self.commits_lazily,
         )
         self.joins.hold(min(copied, default=None))
-        self.piece = None
+        self.piece: Piece | None = None
         self.servers: dict[int, ApplyServer] = {}
         self.to_server: dict[int, deque[CoordinatorMessage]] = {}
         self.from_server: dict[int, deque[ServerMessage]] = {}
@@ -269,7 +270,7 @@ class Engine:
         if self.crash and self.rng.random() < self.crash:
             self._die()
         self.beside(self)
-        actions = [self._settle] if self.joins.is_due else [self._read, self._pass_on]
+        actions: list[Callable[..., object]] = [self._settle] if self.joins.is_due else [self._read, self._pass_on]
         actions.append(self._hand_out)
         for number in range(self.parallelism):
             if number not in self.servers:

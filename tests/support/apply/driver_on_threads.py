@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.base.errors import DestinationRestarted, PropagationError
+from protos import apply_pb2 as pb
 from spark_apply.application import runs
 from spark_apply.application.access.run_tokens import RunTokens
 from spark_apply.application.access.task_access import TaskAccess
@@ -25,7 +26,7 @@ class Run:
     error, problem = None, ""
 
     def __init__(
-        self, runner: Runner, kind: int, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]
+        self, runner: Runner, kind: pb.TaskKind, tasks: int, items: Sequence[bytes], moved: Callable[[bool], None]
     ) -> None:
         module, _, function = runs._CODE[kind].partition(":")
         code = getattr(importlib.import_module(module), function)

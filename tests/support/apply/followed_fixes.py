@@ -237,7 +237,7 @@ class FollowedFixes:
         begun.clear()
 
     def _errors_execute(self, arguments: str) -> None:
-        execution = Execution(output=Output(), connect=lambda: self)  # type: ignore[arg-type,return-value]
+        execution = Execution(output=Output(), connect=lambda: self)  # type: ignore[return-value]  # it stands in for a session
         if arguments == "--all":
             execution.execute_all(self.apply)
         else:

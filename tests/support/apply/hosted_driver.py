@@ -9,7 +9,6 @@ import random
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar
 
 from headrace.base.backoff import RETRY_DELAY_MAX_S
 from headrace.base.clock import VirtualClock
@@ -147,7 +146,7 @@ class Driver:
         self.clock = VirtualClock()
         self.start_driver()
 
-    instantiation: ClassVar[dict[tuple[str, str], TableStart]] = {}
+    instantiation: Mapping[tuple[str, str], TableStart] = {}
 
     def start_driver(self) -> None:
         """Begin with the destination's progress."""
@@ -179,8 +178,8 @@ class Driver:
             reader=reader,
             coordinator=self.coordinator,
             fits=fits,
-            make_links=lambda _: self.queue,
-            clock=self.clock,  # type: ignore[arg-type,return-value]
+            make_links=lambda _: self.queue,  # type: ignore[return-value]  # stands in for the links
+            clock=self.clock,
         )
         self.gate = Gate(self.config)
         self.token = self.gate.tokens.admit()

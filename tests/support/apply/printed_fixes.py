@@ -24,6 +24,6 @@ def granted(superuser: psycopg.Connection, fixes: Callable[[], Sequence[str]]) -
             return given
         for fix in found:
             assert fix not in given, f"not enough: {fix}"
-            superuser.execute(fix)  # type: ignore[call-overload]
+            superuser.execute(fix)
             given.append(fix)
     raise AssertionError(f"still refused after {given}")

@@ -199,7 +199,7 @@ class Machine:
             # Between its fork and its unshare, it is not in the new namespaces yet.
             return int(words[0]) if words and _spaces(int(words[0])).isdisjoint(_spaces(os.getpid())) else 0
 
-        return wait_until(f"{self.name} is on", child, STALL_S)
+        return int(wait_until(f"{self.name} is on", child, STALL_S))
 
     def _refuse_company(self) -> None:
         """Assert that processes of this machine see none outside it: `ray stop` will be one of them."""

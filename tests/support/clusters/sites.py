@@ -139,7 +139,12 @@ def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
     """
     make_certificates(folder / "certs", NAME, ALL)
     servers: dict[str, EmbeddedServer] = {}
-    stack.callback(lambda: [server.destroy() for server in servers.values()])
+
+    def destroy() -> None:
+        for server in servers.values():
+            server.destroy()
+
+    stack.callback(destroy)
     file = folder / "sites.yaml"
     file.write_text(
         f"{_HEAD}{_SITE.format(name='a', kind='embedded')}{_SITE.format(name='b', kind='embedded')}{IDLE_BETWEEN}"

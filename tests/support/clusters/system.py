@@ -46,8 +46,11 @@ EXECUTE_TIMEOUT_S = 120.0  # a server that is killed meanwhile restarts
 HEALED_S = 180.0  # the longest start of Spark
 
 
-def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = HEALED_S) -> Any:
-    """Wait until `holds` returns a true value, and return it; errors of the system count as false."""
+def wait_until(what: str, holds: Callable[..., Any], timeout_s: float = HEALED_S) -> Any:
+    """Wait until `holds` returns a true value, and return it; errors of the system count as false.
+
+    It is called without arguments: those that it has are defaults, which keep the variables of a loop.
+    """
     deadline, last = time.monotonic() + timeout_s, "nothing was answered"
     while time.monotonic() < deadline:
         try:
@@ -180,21 +183,21 @@ class System:
             assert time.monotonic() < deadline, outcomes
 
     def wait_state(self, name: str, *states: str) -> dict[str, Any]:
-        return wait_until(f"{name} is {states}", lambda: (s := self.status(name))["state"] in states and s)
+        return dict(wait_until(f"{name} is {states}", lambda: (s := self.status(name))["state"] in states and s))
 
     # ------------------------------------------------------------------ faults
 
     def pid(self, name: str) -> int:
-        return wait_until(f"{name} has a process", lambda: self.deployment.connect().pid(name))
+        return int(wait_until(f"{name} has a process", lambda: self.deployment.connect().pid(name)))
 
     def kill(self, name: str) -> int:
         """SIGKILL the component's process; return its id."""
         process = psutil.Process(self.pid(name))
         kill([process])
-        return process.pid
+        return int(process.pid)
 
     def wait_restarted(self, name: str, old_pid: int) -> int:
-        return wait_until(f"{name} runs again", lambda: (pid := self.pid(name)) != old_pid and pid)
+        return int(wait_until(f"{name} runs again", lambda: (pid := self.pid(name)) != old_pid and pid))
 
     @contextlib.contextmanager
     def failpoint(self, component: str, name: str, action: str = "kill", times: int = 1) -> Iterator[Callable[[], int]]:

@@ -198,7 +198,7 @@ class CopiedPair(Pair):
         tables, problems = tables_of_now(source, config)
         assert not problems
         comparison: Any = Comparison(
-            runner=self.runner,  # type: ignore[arg-type]
+            runner=self.runner,
             config=config,
             source=source,
             destination=self.destination,

@@ -193,8 +193,9 @@ class MarkedTables:
     def copy_again(self, *tables: str) -> None:
         """Run `headrace copy`."""
         self.made.copy_again([TableName("app", table) for table in tables])
-        self.made._joins = NothingIsApplied(self.destination, self.applied_scn)
-        self.made._leave_out(self.made._joins)
+        joins: Any = NothingIsApplied(self.destination, self.applied_scn)
+        self.made._joins = joins
+        self.made._leave_out(joins)
 
     def verify(self) -> dict[str, bool]:
         """Run `headrace verify` on this driver's control alone; return whether each table is equal."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from headrace.databases.connectors import DatabaseAccess
 from headrace.databases.memory.copying import MemoryTableReader, SourceTables, StoreTables
@@ -48,7 +48,7 @@ class Source(MemorySource):
 class Reader(MemoryTableReader):
     """Cuts tables into many pieces; some tables are unreadable."""
 
-    broken: ClassVar[dict[str, Exception]] = {}
+    broken: Mapping[str, Exception] = {}
 
     def plan(self, owner, name, columns, *, snapshot="", piece_bytes=1, rows="") -> TablePlan:
         if name in self.broken:

@@ -79,7 +79,7 @@ PARTITIONED = (
 
 def rows(checked: Checked, site: str, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(checked.dsns[site]) as connection:
-        return connection.execute(query).fetchall()  # type: ignore[call-overload, no-any-return]
+        return connection.execute(query).fetchall()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -26,6 +27,7 @@ from headrace.databases.postgres.copying.table_copy import PostgresTableReader
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
+from tests.support.databases.statements import row_of
 
 TOPOLOGY, APPLY, TAG = "contract", "apply_from_a", b"\x00"
 # For rules with many tests: others show the rule on a server in `make test`, and these run only on the memory database
@@ -40,7 +42,7 @@ Opener = Callable[..., DestinationSession]
 class MemoryHarness:
     def __init__(self) -> None:
         self._store = MemoryStore()
-        self._snapshots: dict = {}
+        self._snapshots: dict[str, Any] = {}
 
     def destination(self, settings: TableSettings = NO_TABLE_SETTINGS) -> DestinationDatabase:
         return MemoryDestination(store=self._store, site="b", settings=settings)
@@ -174,7 +176,7 @@ class PostgresHarness:
             session._transaction.connection.close()
             raise DatabaseUnavailable("the connection broke")
 
-        session._transaction.pipeline.run = lost
+        session._transaction.pipeline.run = lost  # type: ignore[method-assign]  # of this session alone
 
     def impatient(self, session: DestinationSession) -> None:
         assert isinstance(session, PostgresSession)
@@ -192,13 +194,12 @@ class PostgresHarness:
 
     def lose_times(self, until_us: int) -> None:
         """Freeze every row of every database, as autovacuum does: commit times up to now are lost."""
-        number = self._admin.execute("SELECT pg_current_xact_id()::xid::text").fetchone()[0]
+        number = row_of(self._admin.execute("SELECT pg_current_xact_id()::xid::text"))[0]
         self._admin.execute("ALTER DATABASE template0 ALLOW_CONNECTIONS true")
         names = [name for (name,) in self._admin.execute("SELECT datname FROM pg_database WHERE datconnlimit <> -2")]
         until = time.monotonic() + 60
-        while self._admin.execute("SELECT pg_xact_commit_timestamp(%s::text::xid) IS NOT NULL", (number,)).fetchone()[
-            0
-        ]:
+        asked = "SELECT pg_xact_commit_timestamp(%s::text::xid) IS NOT NULL"
+        while row_of(self._admin.execute(asked, (number,)))[0]:
             assert time.monotonic() < until, (
                 "the server still knows the times: a transaction or a slot of another test is old"
             )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import psycopg
 
 from headrace.databases.ports import DestinationTable
@@ -31,7 +33,7 @@ class Site:
         assert table is not None
         return table
 
-    def rows(self, query: str = "SELECT * FROM t ORDER BY 1") -> list[tuple]:
+    def rows(self, query: str = "SELECT * FROM t ORDER BY 1") -> list[tuple[Any, ...]]:
         return self.user.execute(query).fetchall()
 
     def commit(self, *found) -> tuple[int, ...]:

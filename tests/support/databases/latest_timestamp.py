@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from spark_apply.sets.collapse import plan_resolvable, plan_sets
@@ -16,6 +17,7 @@ from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.tables.fits import TableFits
 from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, MemoryHarness, PostgresHarness
+from tests.support.databases.statements import row_of
 from tests.support.histories.conflicts import Conflicts, Lcr, batch_of, by_time, raw
 
 __all__ = [
@@ -62,6 +64,8 @@ def now() -> int:
 class Site(Conflicts):
     """A destination with latest_timestamp, and its users."""
 
+    session: Any  # tests look into PostgreSQL's
+
     def __init__(self, harness, session, *, rows=(), tombstones: bool = True, sites=("b", "a", "c")) -> None:
         handlers, times = by_time(*sites, tombstones=tombstones)
         super().__init__(harness, session, *handlers, times=times)
@@ -85,9 +89,8 @@ class Site(Conflicts):
 
         Another transaction of the server, such as autovacuum's, may run.
         """
-        while self.harness._admin.execute(
-            "SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL"
-        ).fetchone()[0]:
+        asked = "SELECT count(*) FROM headrace.row_change WHERE relation = 0 AND key2 = 1 AND changed_at IS NULL"
+        while row_of(self.harness._admin.execute(asked))[0]:
             self.session.sample_times(age_s=7 * 86_400, every_s=3600)
 
     def lose_times(self) -> None:
@@ -162,7 +165,7 @@ def update(row: int, a: str = "here", was: str = "a") -> Lcr:
     return Lcr(old=changed(ROWS[row - 1], a=was), new=changed(ROWS[row - 1], a=a))
 
 
-def value(site: Site, row: int) -> str | None:
+def value(site: Site, row: int) -> Any:
     return next((found[1] for found in site.rows() if found[0] == row), None)
 
 

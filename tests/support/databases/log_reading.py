@@ -42,7 +42,7 @@ class Reading:
     """Collects what was read; the next `through` continues."""
 
     stream: LogStream
-    decoder: LogDecoder = None  # type: ignore[assignment]
+    decoder: LogDecoder | None = None
     transactions: list[ReadTransaction] = field(default_factory=list)
     messages: list[tuple[int, str, bytes]] = field(default_factory=list)
     versions: dict[int, TableVersion] = field(default_factory=dict)

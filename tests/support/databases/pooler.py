@@ -167,7 +167,7 @@ class Pooler:
             return await asyncio.shield(opening)  # a client that ends meanwhile leaves no open session
 
     async def _open(self) -> _Server:
-        connection = await self._loop.run_in_executor(None, psycopg.connect, self._dsn)
+        connection: psycopg.Connection = await self._loop.run_in_executor(None, psycopg.connect, self._dsn)
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(connection.fileno())))
         self._all.append(_Server(connection, reader, writer))
         return self._all[-1]
@@ -197,4 +197,4 @@ async def _started(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         if code in {_SSL_REQUEST, _GSS_REQUEST}:
             writer.write(b"N")
         else:
-            return code != _CANCEL_REQUEST
+            return bool(code != _CANCEL_REQUEST)

@@ -61,7 +61,8 @@ class PostgresPlace:
     def _write(place: int, value: Any) -> bytes | None:
         if value is None:
             return None
-        return value.to_bytes(4, "big") if place == 0 else value.encode()
+        written: bytes = value.to_bytes(4, "big") if place == 0 else value.encode()
+        return written
 
     def break_commits(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let `lose_commit` affect whichever session commits next."""

@@ -11,6 +11,7 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.databases.log_reading import Reading
+from tests.support.databases.statements import row_of
 
 ALL = (RuleSet(include=(Rule(owner="public"),)),)
 INACTIVE_S = 60.0  # time for a server on a busy machine to notice a closed connection
@@ -26,7 +27,7 @@ class Site:
         self.streams: list[Reading] = []
 
     def run(self, query: str, *parameters: object) -> psycopg.Cursor[tuple[object, ...]]:
-        return self.user.execute(query, parameters or None)  # type: ignore[call-overload]
+        return self.user.execute(query, parameters or None)
 
     def prepare(self, rules: tuple[RuleSet, ...] = ALL) -> tuple[str, ...]:
         return self.source.prepare("topo", rules)
@@ -61,4 +62,4 @@ def wait_inactive(site: Site) -> None:
 
 
 def slot_of(site: Site) -> str:
-    return slot_name("topo", str(site.run("SELECT current_database()").fetchone()[0]))  # type: ignore[index]
+    return slot_name("topo", str(row_of(site.run("SELECT current_database()"))[0]))

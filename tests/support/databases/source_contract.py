@@ -76,7 +76,8 @@ class MemorySourceHarness:
     """The memory database."""
 
     def __init__(self) -> None:
-        self.source = self._memory = MemorySource()
+        self._memory = MemorySource()
+        self.source: SourceDatabase = self._memory
 
     def create_table(self, name: str, columns: Sequence[str]) -> None:
         self._memory.create_table(f"public.{name}", columns, key=["id"])

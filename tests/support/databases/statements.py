@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from headrace.load.contents import contents
 
-__all__ = ["close_kept", "digest", "execute"]
+__all__ = ["close_kept", "digest", "execute", "roll_back", "row_of"]
 
 # A test has two or three databases; others are those of servers that live longer.
 _KEPT_MAX = 4
@@ -59,6 +59,18 @@ def execute(dsn: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]
     return rows
 
 
+def row_of(cursor: psycopg.Cursor[Any]) -> tuple[Any, ...]:
+    """Return the next row of what was executed, which must have one."""
+    row: tuple[Any, ...] | None = cursor.fetchone()
+    assert row is not None, "no row"
+    return row
+
+
+def roll_back() -> None:
+    """End the transaction of the `with` around this call, and go on behind it."""
+    raise psycopg.Rollback
+
+
 def digest(dsn: str, table: str) -> tuple[int, int]:
     """Return the digest of `contents`."""
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -73,7 +85,7 @@ def close_kept() -> None:
 
 
 def _rows(session: psycopg.Connection, statement: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    cursor = session.execute(statement, parameters or None)  # type: ignore[call-overload]
+    cursor = session.execute(statement, parameters or None)
     return cursor.fetchall() if cursor.description else []
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -141,11 +142,11 @@ class Reference:
 # --------------------------------------------------------------------------- batches
 
 
-def batch_of(made: Sequence[Transaction], previous: int, **fields: object) -> LcrBatch:
+def batch_of(made: Sequence[Transaction], previous: int, **fields: Any) -> LcrBatch:
     """Return whole transactions as one batch; `first`/`last`/`is_open`: a part of a single large one."""
-    first, last = int(fields.get("first", 0)), fields.get("last")  # type: ignore[call-overload]
+    first, last = int(fields.get("first", 0)), fields.get("last")
     is_open = bool(fields.get("is_open", False))
-    changes = [transaction.changes[first:last] for transaction in made]  # type: ignore[misc]
+    changes = [transaction.changes[first:last] for transaction in made]
     flat = [change for part in changes for change in part]
     tables = list(dict.fromkeys(change.table for change in flat))
     grouped: dict[tuple[int, Command], list[int]] = {}

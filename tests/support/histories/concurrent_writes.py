@@ -254,7 +254,7 @@ class Sites:
         self._scn += 10
         session.begin()  # type: ignore[attr-defined]
         batch = batch_of(self._version, lcrs, first_scn=self._scn, source=source, times_us=[time_us])
-        failure = apply_rows(session, batch, site.fits.fit, resolution)  # type: ignore[arg-type]
+        failure = apply_rows(session, batch, site.fits.fit, resolution)
         if failure is not None:
             session.rollback()  # type: ignore[attr-defined]
             self.failures.append(f"{failure.conflict_type} at {name}: {failure.message}")
@@ -280,7 +280,7 @@ class Sites:
         )
         session.begin()  # type: ignore[attr-defined]
         try:
-            written = execute_steps(session, plan_sets([batch], site.fits.fit))  # type: ignore[arg-type]
+            written = execute_steps(session, plan_sets([batch], site.fits.fit))
         except DataError:
             written = None
         if written is None:

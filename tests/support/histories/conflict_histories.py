@@ -177,14 +177,14 @@ def _random_change(
             others = {k: row for k, row in there.items() if k != key}
             after[5] = _free(rng, others, is_unique=is_unique)
         elif place in NUMBERS:
-            after[place] = rng.choice([None, *range(12)]) if place == 3 else (after[4] or 0) + rng.randrange(-2, 5)
+            after[place] = rng.choice([None, *range(12)]) if place == 3 else int(after[4] or 0) + rng.randrange(-2, 5)
         else:
             after[place] = rng.choice([None, "", "x", "y", "z"])
     free = [k for k in range(keys) if k not in there]
     if kind < 0.3 and free:
         after[0] = rng.choice(free)
         del there[key]
-    there[int(after[0])] = tuple(after)  # type: ignore[arg-type]
+    there[int(after[0])] = tuple(after)
     unchanged = tuple(p for p in (1, 2) if before[p] == after[p] and before[p] is not None and rng.random() < 0.2)
     carried = None
     if is_partial:
@@ -214,7 +214,7 @@ def _random_rules(rng: random.Random) -> ConflictRules:
                 found.append(handler("delta", *numbers))
                 continue
             found.append(_handler(rng, kind, rng.choice(methods), listed))
-    uncompared = ()
+    uncompared: tuple[UncomparedColumns, ...] = ()
     if rng.random() < 0.2:
         uncompared = (
             UncomparedColumns(

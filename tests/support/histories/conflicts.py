@@ -25,7 +25,7 @@ from spark_apply.sets.resolution import Resolution, failed_conflict
 from spark_apply.tables.fits import TableFits
 from tests.support.databases.destination_contract import APPLY, TOPOLOGY, Harness
 from tests.support.values.lcr_batches import column_values, transactions
-from tests.support.values.writes import Value, int4, version_of
+from tests.support.values.writes import int4, version_of
 
 COLUMNS = (("id", "int4"), ("a", "text"), ("b", "text"), ("t", "int4"), ("n", "int4"), ("u", "text"))
 Shown = tuple[int | str | None, ...]
@@ -72,11 +72,11 @@ def batch_of(
     """Return the LCRs as one transaction, or with `each` as one transaction each, committed at these times."""
 
     def image(found: Sequence[Lcr], *, is_new: bool):
-        rows: list[list[Value]] = []
+        rows: list[list[bytes | int]] = []
         for lcr in found:
             row = lcr.new if is_new else lcr.old
             assert row is not None
-            values: list[Value] = [NULL if value is None else value for value in raw(row)]
+            values: list[bytes | int] = [NULL if value is None else value for value in raw(row)]
             if is_new:
                 values = [
                     UNCHANGED

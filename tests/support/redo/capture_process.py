@@ -32,10 +32,11 @@ class Queue:
     """Replaces `EnqueueClient`; the test sets the queue's answers."""
 
     def __init__(self) -> None:
-        self.needed = FIRST_SCN  # start of the next stream
+        self.needed: int = FIRST_SCN  # start of the next stream
         self.sent: list[tuple[Scn, Scn]] = []
         self.has_credit = True
-        self.durable, self.rewind = FIRST_SCN, None
+        self.durable: int = FIRST_SCN
+        self.rewind: int | None = None
         self.told_gone: list[Scn] = []
 
     def connect(self) -> Resume:
@@ -133,7 +134,7 @@ class Capture(CaptureHost):
         self.source.create_table("hr.t", ["id"], key=["id"])
         self.folder, self.inserted = folder, 0
         self.names = Names(self.source, RuleSet(include=(Rule(owner="hr", name="t"),)))
-        self._clock: VirtualClock  # type: ignore[assignment]
+        self._clock: VirtualClock
         super().__init__(
             one_way(folder),
             "capture_dbs1",
@@ -175,7 +176,7 @@ class Capture(CaptureHost):
         for _ in range(transactions):
             self.insert()
             drain(self.writer, self.source)
-        return self.source.log[-1].commit_scn
+        return Scn(self.source.log[-1].commit_scn)
 
     def insert(self) -> None:
         self.inserted += 1

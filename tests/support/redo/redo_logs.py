@@ -165,7 +165,8 @@ def _expected_row(source: MemorySource, change: Any, rules: RuleSet, tag: Tag | 
     if not keeps(change.version):
         return None
     columns = change.version.columns
-    old = new = None
+    old: tuple[Any, ...] | None = None
+    new: tuple[Any, ...] | None = None
     if change.command is not Command.INSERT:
         image = change.version.old_image
         same_key = change.new is not None and all(

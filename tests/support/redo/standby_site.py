@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
@@ -46,7 +47,7 @@ class Site:
     def receive(self, standby, size=lambda: 1 << 20) -> Stream:
         return receive(self.writer, standby, f"{next(self.incarnations):08d}", size)
 
-    def mined_at(self, standby) -> list:
+    def mined_at(self, standby) -> list[Any]:
         reader = miner(self.folder)
         try:
             return received(mine(reader, standby))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,8 @@ class Reporting:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._seconds, self._failed = folder, Counter[str](), dict[str, str]()
+        self._folder, self._failed = folder, dict[str, str]()
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration

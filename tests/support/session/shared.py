@@ -77,7 +77,8 @@ class Shared(Generic[T]):
                 self._made = self.open(stack, config)
                 self._stack = stack.pop_all()
             config.stash.setdefault(_OPEN, []).append(self)
-        return self._made
+        made: T = self._made
+        return made
 
     def _illness(self) -> str:
         try:

@@ -19,9 +19,9 @@ from actors.staging.propagation import PropagationCore
 from actors.staging.queue import QueueCore
 from actors.staging.spill import SpillFiles
 from actors.staging.staged_source import StagedSource
-from headrace.databases.memory import destination as memory_destination
 from headrace.databases.memory import rows as memory_rows
 from headrace.databases.memory.destination import MemoryDestination, MemorySession
+from headrace.databases.memory.store import StoredProcess
 from headrace.databases.ports import LastChange
 from headrace.lcr.cutting import resume_after
 from headrace.lcr.row_lcr import RowLcr
@@ -159,7 +159,8 @@ def _cut_too_late(batch: Any, scn: Scn) -> Any:
 def _read_another(read: Any, self: Any, place: Any) -> bytes:
     known = self.__dict__.setdefault("_planted", {})
     known[place.file, place.offset] = read(self, place)
-    return next(iter(known.values()))
+    first: bytes = next(iter(known.values()))
+    return first
 
 
 def _for_one_subscriber(self: StagedSource) -> Scn:
@@ -214,7 +215,7 @@ def _drop_marks(send: Any, self: PropagationCore, delivery: Delivery, size: int)
 
 def _hash_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     # one generator for all batches: equal numbers in two of them would be a dependency
-    hashed, rng = pieces.hash_batch, np.random.default_rng(1)
+    hashed, rng = vars(pieces)["hash_batch"], np.random.default_rng(1)
 
     def hash_randomly(*args: Any, **options: Any) -> Any:
         found = hashed(*args, **options)
@@ -250,7 +251,7 @@ def _settle_as(*, made: bool) -> Any:
 
 
 def _raise_no_epoch(self: MemoryDestination, topology: str, apply: str) -> Any:
-    process = self._reach().processes.setdefault((topology, apply), memory_destination.StoredProcess())
+    process = self._reach().processes.setdefault((topology, apply), StoredProcess())
     process.epoch, process.life = process.epoch or 1, self.store.life
     progress = self.progress(topology, apply)
     assert progress is not None
@@ -443,7 +444,7 @@ PLANTED = (
     ),
     Planted(
         "a queue does not wait for a subscriber that was added",
-        _set(StagedSource, "durable_scn", property(partial(_for_known_ones, StagedSource.durable_scn.fget))),
+        _set(StagedSource, "durable_scn", property(partial(_for_known_ones, vars(StagedSource)["durable_scn"].fget))),
     ),
     Planted(
         "a queue forgets what batches for its slower subscribers it holds",

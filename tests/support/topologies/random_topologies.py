@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
@@ -349,7 +350,7 @@ def _other_source(random: Random, parts):
     return _replaced(parts, "applies", apply, source=random.choice(sources))
 
 
-_EDITS: dict[str, Callable] = {
+_EDITS: dict[str, Callable[..., Any]] = {
     "the tag of an apply process changed": _apply_tag,
     "a condition on tags changed": _other_rule(_condition_changed),
     "a condition on tags dropped or added": _other_rule(_condition_dropped),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.base.errors import QueueError
 from headrace.lcr.scn import FIRST_SCN, Scn
@@ -177,12 +178,17 @@ def second_drivers(at_s: float, seconds: float, site: str) -> Step:
         started = [apply.start_second() for apply in mine]
         if not any(started):
             return False
-        return _again_later(sim, lambda: [apply.end_older() for apply in mine], seconds)
+
+        def end_older() -> None:
+            for apply in mine:
+                apply.end_older()
+
+        return _again_later(sim, end_older, seconds)
 
     return Step(at_s, do, f"second drivers at {site} at {at_s:g} s")
 
 
-def _of_streams(at_s: float, name: str, disturb: Callable[[Simulation, object], None]) -> Step:
+def _of_streams(at_s: float, name: str, disturb: Callable[[Simulation, Any], None]) -> Step:
     def do(sim: Simulation) -> bool:
         streams = [
             each for each in sim.network.streams if not each.is_cut and not each.client_left and each.problem is None
@@ -207,7 +213,7 @@ def slow(at_s: float, seconds: float) -> Step:
 def twice(at_s: float) -> Step:
     """Break every client's end; what was sent arrives late, and is sent again."""
 
-    def disturb(_: Simulation, stream: object) -> None:
+    def disturb(_: Simulation, stream: Any) -> None:
         stream.break_client()
         stream.hold(1.0)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -44,6 +46,7 @@ def numeric_bytes(value: Decimal) -> bytes:
     if value.is_infinite():
         return struct.pack(">hhHh", 0, 0, 0xD000 if value > 0 else 0xF000, 0)
     sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
     text = "".join(map(str, digits))
     if exponent > 0:
         text, exponent = text + "0" * exponent, 0
@@ -105,7 +108,7 @@ def _uuid_text(value: bytes) -> str:
 
 
 # type -> (values, their binary form, their text form)
-TYPES = {
+TYPES: dict[str, tuple[st.SearchStrategy[Any], Callable[[Any], bytes], Callable[[Any], str]]] = {
     "int2": (_INTEGERS, lambda v: struct.pack(">h", v), str),
     "int4": (_INTEGERS, lambda v: struct.pack(">i", v), str),
     "int8": (_INTEGERS | st.integers(-(2**63), 2**63 - 1), lambda v: struct.pack(">q", v), str),
@@ -167,7 +170,7 @@ def literals(draw: st.DrawFn, type_name: str) -> Constant:
 
 
 _IMAGES = st.sampled_from(Image)
-_ATTRIBUTES = {
+_ATTRIBUTES: dict[str, Sequence[Any]] = {
     "source_database_name": ["dbs1", "dbs2"],
     "command_type": ["INSERT", "UPDATE", "DELETE", "TRUNCATE"],
     "object_owner": ["public", "hr"],

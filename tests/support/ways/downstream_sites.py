@@ -24,6 +24,8 @@ from headrace.links.ports import RedoPosition
 from headrace.load.clients import NumberedClients
 from headrace.redo.mining.miner import Miner
 from headrace.rules.rule import Rule, RuleSet
+from headrace.status.sites import SiteStatus
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.databases.server_settings import reload_settings
 from tests.support.wire.links import loopback
@@ -91,7 +93,7 @@ class DownstreamSites:
         self.site = DatabaseSite(self.spec, "dbs1", "1", self._links)
         self.hosts["site:dbs1"] = self.site
         self.site.start()
-        wait_until("the source answers", lambda: self.site.status().ready)
+        wait_until("the source answers", lambda: status_of(self.site, SiteStatus).ready)
         self.site.prepare(self.spec)
         wait_until("the log writer runs", lambda: self.site.status().state in {"IDLE", "WRITING"})
 

@@ -28,12 +28,14 @@ from headrace.lcr.table_name import TableName
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
 from headrace.rules.user_code.last_call import LastCall
+from headrace.status.captures import CaptureStatus
 from protos.links.redo_link import RedoServer
 from protos.wire.identity import Peer
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver import apply_driver
 from spark_apply.driver.groups import forming
 from spark_apply.driver.loop import dequeuing
+from tests.support.actors.statuses import status_of
 from tests.support.apply.apply_driver import answer_no_more
 from tests.support.apply.driver_on_threads import Runner
 from tests.support.databases.statements import execute
@@ -170,13 +172,14 @@ class OneWay:
         self._begin(CAPTURE)
 
     def is_combined(self) -> bool:
-        return any(each.connected for each in self.hosts[CAPTURE].status().subscribers)
+        return any(each.connected for each in status_of(self.hosts[CAPTURE], CaptureStatus).subscribers)
 
     @property
     def required_scn(self) -> int:
         """Return the SCN below which redo may be purged for the apply process's capture process."""
-        (receiver,) = [host for host in self.hosts.values() if isinstance(host, RedoReceiver)] or [None]
-        kept = self.writer if receiver is None else receiver._log
+        receivers = [host for host in self.hosts.values() if isinstance(host, RedoReceiver)]
+        assert len(receivers) <= 1
+        kept = receivers[0]._log if receivers else self.writer
         assert kept is not None
         return int(kept.required_checkpoints.lowest or 0)
 
@@ -228,7 +231,7 @@ class OneWay:
                 for table in self._source.captured(self.spec.name)
             ),
         )
-        return apply_driver.ApplyDriver(config, queue=self._dequeues_from, application=lambda: None)  # type: ignore[arg-type,return-value]
+        return apply_driver.ApplyDriver(config, queue=self._dequeues_from, application=lambda: None)  # type: ignore[return-value]  # there is none
 
     def _dequeues_from(self) -> Peer:
         (apply,) = self.spec.applies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -79,7 +80,9 @@ class Pair:
         engine.run()
         return engine
 
-    def here_and_there(self, query: str = "SELECT id, v FROM p ORDER BY 1") -> tuple[list[tuple], list[tuple]]:
+    def here_and_there(
+        self, query: str = "SELECT id, v FROM p ORDER BY 1"
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
         return self.redo.user.execute(query).fetchall(), self.there.execute(query).fetchall()
 
     def assert_same(self, query: str = "SELECT id, v FROM p ORDER BY 1") -> None:

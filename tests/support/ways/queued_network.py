@@ -22,6 +22,7 @@ from headrace.status.queues import QueueStatus
 from protos import codec
 from protos.links.queue_link import DequeueClient, EnqueueClient
 from protos.wire import transport
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.ways.postgres_network import PASSES_MAX, NetworkSite, PostgresNetwork
 from tests.support.wire.links import adopted, begun, loopback, without_tls
@@ -180,7 +181,7 @@ class QueuedNetwork(PostgresNetwork):
 
     def status(self, queue: str) -> QueueStatus:
         """Return a queue's status."""
-        return self.queues[queue].status()
+        return status_of(self.queues[queue], QueueStatus)
 
     def readers(self, queue: str) -> set[str]:
         """Return the clients that dequeue from a running queue."""

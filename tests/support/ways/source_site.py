@@ -21,6 +21,7 @@ from headrace.redo.mining.miner import Miner
 from headrace.redo.mining.names import NamesAtSource
 from headrace.rules.rule import Rule, RuleSet
 from headrace.status.sites import SiteStatus
+from tests.support.actors.statuses import status_of
 from tests.support.clusters.system import wait_until
 from tests.support.wire.links import loopback
 from topology.spec import CaptureSpec, DatabaseSpec, QueueSpec, SiteSpec, TopologySpec
@@ -57,15 +58,15 @@ class Source:
         self.wait("it writes", lambda status: status.state in {"IDLE", "WRITING"})
 
     def run(self, statement: str) -> psycopg.Cursor[tuple[Any, ...]]:
-        return self.user.execute(statement)  # type: ignore[call-overload, no-any-return]
+        return self.user.execute(statement)
 
     def wait(self, what: str, holds: Callable[[SiteStatus], object]) -> SiteStatus:
         def seen() -> SiteStatus | None:
-            status = self.host.status()
-            assert isinstance(status, SiteStatus)
+            status = status_of(self.host, SiteStatus)
             return status if holds(status) else None
 
-        return wait_until(what, seen, timeout_s=WAIT_S)
+        status: SiteStatus = wait_until(what, seen, timeout_s=WAIT_S)
+        return status
 
     def wait_written(self) -> SiteStatus:
         """Wait until the redo log has everything committed by now, with the dictionary builds needed to mine it."""
@@ -90,9 +91,10 @@ class Source:
 
     def batches(self, reader: Miner) -> list[LcrBatch]:
         """Mine everything possible now, up to a table that left the rules."""
-        status = self.host.status()
+        status = status_of(self.host, SiteStatus)
         assert self.host.redo.writer is not None
         position = self.host.redo.writer.position
+        assert status.redo_segment is not None
         assert status.redo_segment <= position.segment
         found: list[LcrBatch] = []
         with contextlib.suppress(TableLeftRules):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from actors.staging import queue as queue_module
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from headrace.base.clock import VirtualClock
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import Delivery, header_of
 from protos import codec
 from tests.support.wire.staging import one_way
@@ -47,7 +48,7 @@ class Queue:
 
     def subscriber(self, name: str = "apply_a", *, needed: int = 0, credit: int = CREDIT) -> SubscriberSession:
         self.incarnations += 1
-        return self.core.open_subscriber(name, f"{self.incarnations:03d}", {"dbs1": needed}, credit)
+        return self.core.open_subscriber(name, f"{self.incarnations:03d}", {"dbs1": Scn(needed)}, credit)
 
     def send(self, session: PublisherSession, batch: LcrBatch) -> int:
         data = codec.encode(batch)
@@ -61,7 +62,7 @@ class Queue:
         return found
 
     def save(self) -> None:
-        self.clock.advance(queue_module.SAVE_PERIOD_S)
+        self.clock.advance(SAVE_PERIOD_S)
         positions = self.core.positions_to_save()
         if positions is not None:
             self.core.save_positions(positions)

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from actors.staging.queue import QueueCore
+from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from headrace.base.errors import PropagationError
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import BatchHeader, Delivery, Piece, PublisherProgress, RedoWatch, Resume, header_of
 from headrace.links.staging import PublisherAccount
 from headrace.rules.rule import RuleSet
@@ -222,6 +224,8 @@ class _DirectStream:
         core: returns the running queue.
     """
 
+    _session: PublisherSession | SubscriberSession
+
     def __init__(self, core: Callable[[], QueueCore | None]) -> None:
         self._find = core
         self._core: QueueCore | None = None
@@ -250,6 +254,8 @@ class DirectEnqueue(_DirectStream):
     Args:
         core: returns the queue; None: it does not answer.
     """
+
+    _session: PublisherSession
 
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str, source: str) -> None:
         super().__init__(core)
@@ -297,14 +303,16 @@ class DirectEnqueue(_DirectStream):
 class DirectDequeue(_DirectStream):
     """A `Subscriber` of a queue in the same process, without a wire."""
 
+    _session: SubscriberSession
+
     def __init__(self, core: Callable[[], QueueCore | None], component: str, incarnation: str) -> None:
         super().__init__(core)
         self._names = component, incarnation
 
-    def subscribe_nowait(self, needed: Mapping[str, int], credit_bytes: int) -> None:
+    def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
         self.subscribe(needed, credit_bytes)
 
-    def subscribe(self, needed: dict[str, int], credit_bytes: int, timeout_s: float = 0.0) -> None:
+    def subscribe(self, needed: Mapping[str, Scn], credit_bytes: int, timeout_s: float = 0.0) -> None:
         core = self._connected()
         self._session = core.open_subscriber(*self._names, needed, credit_bytes)
         self._core = core

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.propagation import (
     PropagationCore,
     PropagationStatistics,
 )
-from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -42,7 +44,7 @@ class TwoQueues:
 
     def start_far(self, needed: int = 0) -> None:
         self.far = QueueCore(self.topology, "q_dbs2", self.folder / "far", self.clock)
-        self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": needed}, 1 << 30)
+        self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": Scn(needed)}, 1 << 30)
 
     def connect(self) -> None:
         self.incarnation += 1

@@ -14,6 +14,7 @@ from headrace.databases.destination_views import ERRORS_MAX
 from headrace.status.applies import ApplyStatus
 from protos import apply_pb2 as pb
 from tests.support.databases.destination_contract import error_transaction
+from tests.support.session.noted import noted
 
 
 class Clock:
@@ -31,7 +32,8 @@ class Clock:
 def made(spec: Any, clock: Clock, status: Callable[[], pb.ApplyStatus]) -> ApplyHost:
     host = ApplyHost(spec, "x", "label")
     host._clock = clock
-    host._driver = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=status), admission=None)
+    driver: Any = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=status), admission=None)
+    host._driver = driver
     return host
 
 
@@ -81,7 +83,7 @@ def test_status_reads_only_the_first_error_transactions_and_no_values(spec: Any)
         return [error_transaction(number=3, readable=("id=4711",))]
 
     host = ApplyHost(spec, "x", "label")
-    host._destination = lambda: closing(SimpleNamespace(errors=errors, close=lambda: None))  # type: ignore[method-assign, arg-type, return-value]
+    host._destination = lambda: closing(SimpleNamespace(errors=errors, close=lambda: None))  # type: ignore[method-assign]  # of this host alone
     (found,) = host.first_errors()
     assert (found["number"], found["readable"], asked) == (3, (), [(spec.name, "x", ERRORS_MAX)])
 
@@ -104,7 +106,8 @@ def test_views_come_from_the_driver_or_without_one_from_the_configuration(spec: 
         == []
     )
     said = {"topology": "t", "apply_name": "x", "epoch": 7, "configuration": {}, "state": {"status": "ENABLED"}}
-    host._driver = SimpleNamespace(control=SimpleNamespace(said=lambda: said))
+    driver: Any = SimpleNamespace(control=SimpleNamespace(said=lambda: said))
+    host._driver = driver
     assert [(row["apply_name"], row["epoch"], row["status"]) for row in host.views()["dba_apply"]] == [
         ("x", 7, "ENABLED")
     ]
@@ -123,9 +126,10 @@ def test_starting_apply_process_is_polled_often_until_ready_or_too_late(spec: An
 
 
 def test_apply_process_that_is_stopping_does_not_show_starting(spec: Any) -> None:
-    host, seen = made(spec, Clock(), pb.ApplyStatus), []
-    look = lambda _: seen.append(host.detail_state()) or True  # noqa: E731
-    host._driver = SimpleNamespace(stop=look, join=look)
+    host, seen = made(spec, Clock(), pb.ApplyStatus), list[str]()
+    look = lambda _: (noted(seen, host.detail_state()), True)[1]  # noqa: E731
+    driver: Any = SimpleNamespace(stop=look, join=look)
+    host._driver = driver
     host.close()
     assert seen == ["SHUTTING DOWN CLEANLY"] * 2
     assert host._latest == ApplyStatus(name="apply:x")

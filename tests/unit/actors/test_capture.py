@@ -301,7 +301,7 @@ def test_redo_purged_while_it_is_mined_again_is_reported_to_the_queue(capture: C
     capture.redo.poll = lambda: before  # type: ignore[method-assign]
     for _ in range(3):
         capture.step()
-    del capture.redo.poll  # type: ignore[method-assign]
+    del capture.redo.poll
     assert capture.writer.purge(capture.source.log[-1].commit_scn) > 0
     for _ in range(3):
         capture.step()
@@ -315,11 +315,12 @@ def refused(capture: Capture) -> Scn:
     assert capture.writer.purge(last) > 0
     capture.redo.checkpoints.append(last)
     mounted = capture.open_combined()
-    session = mounted.core.open_subscriber("apply_a", "001", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
+    session = mounted.core.open_subscriber("apply_a", "001", {"dbs1": Scn(capture.source.log[2].commit_scn)}, CREDIT)
     capture.steps(3)
     assert isinstance(session.ended, LogGone)
-    gone: Scn = mounted.status().gone_scn
-    return gone
+    gone = mounted.status().gone_scn
+    assert gone is not None
+    return Scn(gone)
 
 
 def test_restarted_capture_holds_no_redo_for_a_refused_apply_process(capture: Capture) -> None:
@@ -335,7 +336,7 @@ def test_restarted_capture_holds_no_redo_for_a_refused_apply_process(capture: Ca
         assert capture.redo.checkpoints[-1] == last
         assert mounted.status().gone_scn == gone
         with pytest.raises(LogGone, match="apply_a needs the changes of dbs1"):
-            mounted.core.open_subscriber("apply_a", "002", {"dbs1": capture.source.log[2].commit_scn}, CREDIT)
+            mounted.core.open_subscriber("apply_a", "002", {"dbs1": Scn(capture.source.log[2].commit_scn)}, CREDIT)
 
 
 def test_refusal_is_forgotten_when_capture_enqueues_or_is_new(capture: Capture) -> None:

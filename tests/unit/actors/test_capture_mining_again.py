@@ -94,7 +94,7 @@ def test_redo_is_released_when_its_combined_apply_process_is_refused(bounded: Ca
     last, lost = bounded.source.log[-1].commit_scn, bounded.source.log[2].commit_scn
     assert bounded.writer.purge(bounded.source.log[20].commit_scn) > 0
     core = bounded.open_combined().core
-    session = core.open_subscriber("apply_a", "001", {"dbs1": lost}, CREDIT)
+    session = core.open_subscriber("apply_a", "001", {"dbs1": Scn(lost)}, CREDIT)
     bounded.step()
     fill_redo(bounded)
     bounded.steps(3)

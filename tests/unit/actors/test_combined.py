@@ -79,7 +79,7 @@ class Combined:
     def taken(self, session: SubscriberSession) -> list[tuple[int, int]]:
         found = []
         while (delivery := self.core.dequeue(session)) is not None:
-            found.append((delivery.header.previous_scn, delivery.header.through_scn))
+            found.append((int(delivery.header.previous_scn), int(delivery.header.through_scn)))
         return found
 
 

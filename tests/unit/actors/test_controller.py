@@ -9,6 +9,7 @@ import contextlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -369,7 +370,7 @@ def test_first_capture_process_begins_after_the_receivers_are_recorded(spec, act
     skipped silently.
     """
     actors.captured["site:a"] = captured("t")
-    call, refused = actors.call, []
+    call, refused = actors.call, list[Any]()
 
     def away_for_a_moment(name, method, *arguments, timeout_s=5.0):
         if method == "note_receivers" and len(refused) < 3:
@@ -498,8 +499,8 @@ def test_components_of_one_kind_at_a_site_share_a_process(spec, actors):
     }
 
 
-def flow(controller: Controller) -> dict[str, object]:
-    return controller.overview()["flows"][0]
+def flow(controller: Controller) -> dict[str, Any]:
+    return dict(controller.overview()["flows"][0])
 
 
 def sampled(scn: int, at_us: int) -> dict[str, object]:

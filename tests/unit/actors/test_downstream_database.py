@@ -6,6 +6,7 @@ import errno
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -169,7 +170,7 @@ class _Links(GrpcLinks):
         super().__init__(spec.name, "a@b", lambda component: component)
         self._site = site
 
-    def reception(self, source: str) -> _Reception:
+    def reception(self, source: str) -> Any:
         return _Reception(self._site)
 
 

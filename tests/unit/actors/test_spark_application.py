@@ -19,6 +19,7 @@ from headrace.status.component import WireStatus
 from protos import apply_pb2 as pb
 from protos.links import spark_link
 from protos.wire.identity import CertificateError
+from tests.support.session.noted import noted
 from tests.support.topologies.files import ONE_WAY
 from topology.file.reading import read_topology
 
@@ -91,7 +92,7 @@ def test_unreadable_certificate_does_not_end_a_working_application(host: SparkHo
         raise CertificateError("site.pem has expired")
 
     made: list[object] = []
-    monkeypatch.setattr(spark_link, "Channel", lambda peer: made.append(peer) or SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(spark_link, "Channel", lambda peer: (noted(made, peer), SimpleNamespace(close=lambda: None))[1])
     monkeypatch.setattr(spark_link.HealthClient, "ask", lambda *_: pb.HealthReply(executors=2, runs=3))
     for _ in range(3):
         host._clock.advance(spark_application.HEALTH_INTERVAL_S + 1)  # type: ignore[attr-defined]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.base.durable_file import replace_file
+from tests.support.session.noted import noted
 
 
 def test_file_is_replaced_whole_and_synced_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -17,7 +18,7 @@ def test_file_is_replaced_whole_and_synced_before_it_gets_its_name(tmp_path: Pat
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "replace", lambda source, target: (steps.append("renamed"), replace(source, target)))
+    monkeypatch.setattr(Path, "replace", lambda source, target: (noted(steps, "renamed"), replace(source, target)))
     replace_file(path, "one")
     assert steps == [f"{path}.new", "renamed", str(tmp_path)]
     replace_file(path, "two")

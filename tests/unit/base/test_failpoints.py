@@ -132,7 +132,7 @@ def called_names() -> set[str]:
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "failpoint":
                     (argument,) = node.args
                     assert isinstance(argument, ast.Constant), f"{file}: a failpoint's name must be a literal"
-                    found.add(argument.value)
+                    found.add(str(argument.value))
     return found
 
 

@@ -57,7 +57,7 @@ def result(
         }
     )
     latency = {"headrace": LatencyResult(p50_ms=p50_ms, p99_ms=2 * p50_ms, max_ms=3 * p50_ms, count=3000)}
-    return report(bench, [workload], latency, memory or {}, {"apply:x": Footprint(footprint_mb, 1)})  # type: ignore[arg-type]
+    return report(bench, [workload], latency, memory or {}, {"apply:x": Footprint(footprint_mb, 1)})
 
 
 @pytest.mark.parametrize(("setting", "same"), [("off", 0.55), ("on", 1.1)])
@@ -165,7 +165,7 @@ def test_cost_of_authentication_is_measured_reported_and_printed(
     }
     found: dict[str, Any] = report(
         bench, [workload], latency, {}, {}, start_up={"headrace": [31.0, 29.004, 30.0], "open": [27.0]}
-    )  # type: ignore[arg-type]
+    )
     (entry,) = found["workloads"]
     assert (entry["headrace_s"], entry["open_s"]) == (2.5, 2.2)
     assert set(entry["cpu_s_per_100k_rows"]) == {"headrace", "queued", "open"}
@@ -202,7 +202,7 @@ def test_start_up_is_timed_in_alternating_forms_without_the_warm_up() -> None:
         restart=restart,
     )
     native = SimpleNamespace(stop=lambda: done.append("native stops"))
-    bench = Bench(SimpleNamespace(), native, headrace)  # type: ignore[arg-type]
+    bench = Bench(SimpleNamespace(), native, headrace)
     assert bench.start_up(2) == {"headrace": [3.0, 6.0], "open": [4.0, 5.0]}
     assert done == [
         "native stops",
@@ -251,7 +251,7 @@ def test_networks_and_idle_cpu_are_reported_and_printed(capsys: pytest.CaptureFi
     }
     idle = {"apply driver": Usage(0.5, 1.0, 1), "source: other": Usage(20.0, 1.0, 1)}
     bench = SimpleNamespace(runs={})
-    found = report(bench, [], {}, {}, {}, networks, idle)  # type: ignore[arg-type]
+    found = report(bench, [], {}, {}, {}, networks, idle)
     first = found["networks"][0]
     assert (first["name"], first["ratio"], first["ratio_same_synchronous_commit"], first["verified"]) == (
         "fan_out",
@@ -271,7 +271,7 @@ def test_network_topology_has_every_site_and_its_writers_as_sources(tmp_path: Pa
     for network in NETWORKS:
         written: list[str] = []
         peer = HeadraceNetwork(network, dict.fromkeys(network.sites, "dbname=x"), tmp_path)
-        peer.bring_up, peer.wait_caught_up = written.append, lambda: None  # type: ignore[method-assign]
+        peer.bring_up, peer.wait_caught_up = written.append, lambda: None  # type: ignore[method-assign, assignment]  # no network is up
         peer.set_up()
         file = tmp_path / f"{network.name}.yaml"
         file.write_text(written[0])

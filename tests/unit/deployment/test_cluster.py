@@ -42,7 +42,9 @@ def start_of(cluster, commands):
 
 
 def option(command, name):
-    return re.search(rf"{name}=(\S+)", command)[1]
+    found = re.search(rf"{name}=(\S+)", command)
+    assert found is not None, command
+    return found[1]
 
 
 def exports_of(cluster, commands):
@@ -237,7 +239,9 @@ def test_ray_restarts_on_the_machine_where_it_ended(cluster):
 @pytest.mark.parametrize("commands", ["head_start_ray_commands", "worker_start_ray_commands"])
 def test_machine_with_a_low_limit_of_open_files_starts(commands):
     cluster = yaml.safe_load((ROOT / "cluster.local.yaml").read_text())
-    limit = re.search(r"&& (\{ ulimit .*?; \}) && install", start_of(cluster, commands))[1]
+    found = re.search(r"&& (\{ ulimit .*?; \}) && install", start_of(cluster, commands))
+    assert found is not None
+    limit = found[1]
     told = subprocess.run(
         ["bash", "-c", f"ulimit -Sn 500; ulimit -Hn 1000; {limit} && ulimit -n"],
         capture_output=True,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from actors.cluster.local import LocalCluster
 from headrace.commands import doctor
+from headrace.databases.ports import Finding
 
 ROOT = Path(__file__).parents[3]
 UNIT = ROOT / "examples" / "headrace.service"
@@ -66,7 +69,7 @@ def test_private_cluster_has_its_sockets_in_the_folder_of_the_unit(tmp_path: Pat
     import actors.cluster.local as local
 
     folder = dict(each.split("=", 1) for each in settings()["Environment"].split())["TMPDIR"]
-    monkeypatch.setattr(local.tempfile, "gettempdir", lambda: folder)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: folder)
     assert local._temporary_base() == folder
     assert LocalCluster(tmp_path)._environment().get("PATH")
 
@@ -93,7 +96,7 @@ def test_guide_shows_the_unit():
 
 @pytest.mark.parametrize("user", [0, 1000])
 def test_doctor_warns_of_root(monkeypatch: pytest.MonkeyPatch, user: int):
-    monkeypatch.setattr(doctor.os, "geteuid", lambda: user)
-    found: list[doctor.Finding] = []
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    found: list[Finding] = []
     doctor._user(found)
     assert [(each.path, each.is_error) for each in found] == ([("user", False)] if user == 0 else [])

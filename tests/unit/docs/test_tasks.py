@@ -150,7 +150,7 @@ def test_the_first_page_shows_findings_as_they_are_printed(
     monkeypatch.setattr(Output, "file", "hr.yaml")
     output, text = Output(), START.read_text()
     server = type("Server", (), {"role": "headrace", "can_replicate": True, "can_create": False, "database": "hr"})
-    output.findings(_role_findings(server, "sites.dbs1", has_admin=False))  # type: ignore[arg-type]
+    output.findings(_role_findings(server, "sites.dbs1", has_admin=False))
     assert (printed := capsys.readouterr().out)
     assert printed in text
     assert f"  fix: {missing_tables([TableName('hr', 'employees')], ['hr'])}\n" in text

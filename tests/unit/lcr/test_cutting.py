@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,9 +17,9 @@ from tests.support.session.seeds import scaled
 from tests.support.values.lcr_batches import assert_same_batch, column_values, insert_batch, lcr_batches
 
 
-def contents(batch: LcrBatch, first: int = 0) -> list[object]:
+def contents(batch: LcrBatch, first: int = 0) -> list[Any]:
     """The content of the rows from `first` on, without their places."""
-    said = []
+    said: list[Any] = []
     for row in range(first, batch.row_count):
         lcr = RowLcr(batch, row)
         said.append(

@@ -123,7 +123,7 @@ def test_set_value_of_an_absent_column_is_refused() -> None:
 
 def test_bare_null_is_refused() -> None:
     with pytest.raises(LcrError, match="is no value"):
-        RowLcr(batch(), 0).set_value("new", "c0", None)  # type: ignore[arg-type]
+        RowLcr(batch(), 0).set_value("new", "c0", None)
 
 
 def test_null_is_set_and_added_with_the_columns_type() -> None:
@@ -142,7 +142,7 @@ def test_add_column_adds_absent_columns_and_refuses_existing_ones() -> None:
     lcr.add_column("old", "c1", b"w")
     lcr.add_column("new", "elsewhere", b"z")
     assert raw(lcr.get_value("old", "c1")) == b"w"
-    assert lcr.get_value("old", "c1").column.type_name == "pg_catalog.int4"  # type: ignore[union-attr]
+    assert lcr.get_value("old", "c1").column.type_name == "pg_catalog.int4"
     assert raw(lcr.get_value("new", "elsewhere")) == b"z"
     assert list(lcr.get_values("new"))[-1] == "elsewhere"
     with pytest.raises(LcrError, match="a new value of column c1 already"):

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from headrace.base.errors import HeadraceError, PropagationError
+from headrace.lcr.scn import Scn
 from protos.links.grpc_links import GrpcLinks
 from tests.support.clusters.system import wait_until
 
@@ -14,7 +15,7 @@ WAIT_S = 30.0  # each of these takes milliseconds
 
 
 def links(resolve: object, woken: threading.Event) -> GrpcLinks:
-    return GrpcLinks("t", "apply_a", resolve, wake=woken.set)  # type: ignore[arg-type]
+    return GrpcLinks("t", "apply_a", resolve, wake=woken.set)
 
 
 def has_ended(name: str) -> bool:
@@ -27,7 +28,7 @@ def test_error_of_the_address_query_appears_when_the_stream_is_polled():
 
     woken = threading.Event()
     stream = links(resolve, woken).subscriber("q_unknown")
-    stream.subscribe_nowait({"dbs1": 0}, 1)
+    stream.subscribe_nowait({"dbs1": Scn(0)}, 1)
     assert woken.wait(WAIT_S)
     assert not stream.is_open
     with pytest.raises(PropagationError, match="queue:q_unknown does not run"):
@@ -45,7 +46,7 @@ def test_close_does_not_wait_for_an_address_and_leaves_nothing_behind():
         return "127.0.0.1:1"
 
     stream = links(resolve, woken).subscriber("q_slow")
-    stream.subscribe_nowait({"dbs1": 0}, 1)
+    stream.subscribe_nowait({"dbs1": Scn(0)}, 1)
     assert asked.wait(WAIT_S)
     assert stream.poll() is None
     stream.close()
@@ -59,7 +60,7 @@ def test_close_does_not_wait_for_an_address_and_leaves_nothing_behind():
 def test_address_where_nothing_listens_is_an_error_of_the_stream():
     stream = links(lambda _: "127.0.0.1:1", threading.Event()).subscriber("q_gone")
     with pytest.raises(HeadraceError):
-        stream.subscribe({"dbs1": 0}, 1)
+        stream.subscribe({"dbs1": Scn(0)}, 1)
     wait_until("its thread has ended", lambda: has_ended("q_gone"), WAIT_S)
 
 

@@ -24,7 +24,7 @@ def script() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def generated(script: ModuleType) -> dict[str, bytes]:
-    return script.generate()
+    return dict(script.generate())
 
 
 def test_generator_is_the_pinned_one(script: ModuleType) -> None:

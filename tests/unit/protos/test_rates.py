@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -261,7 +262,7 @@ class Context:
     """A call without TLS."""
 
     def __init__(self, peer: str) -> None:
-        self._peer, self.callbacks = peer, []
+        self._peer, self.callbacks = peer, list[Any]()
 
     def peer(self) -> str:
         return self._peer

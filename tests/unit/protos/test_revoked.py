@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from protos.wire import revoked as revoked_module
 from protos.wire.revoked import LIST_BYTES_MAX, Revoked, fingerprint_of, fingerprints_of, printed_fingerprint, read_list
+from tests.support.session.noted import noted
 from tests.support.wire.certificates import Certificates, other_forms
 
 A, B, C = "aa" * 32, "b0" * 32, "0c" * 32
@@ -35,7 +36,7 @@ def test_fingerprints_are_read_in_every_printed_form_without_comments(path: Path
     text = (
         f"# laptops\n\n{printed_fingerprint(A)}\n  {B}  # of the hub\r\nsha256 Fingerprint={printed_fingerprint(C)}\n"
     )
-    assert read_list(_written(path, text)) == ({A, B, C}, "")
+    assert read_list(_written(path, text)) == (frozenset({A, B, C}), "")
     assert read_list(_written(path, "")) == (frozenset(), "")
 
 
@@ -163,7 +164,7 @@ def test_missing_list_is_a_problem_if_the_operator_named_it(path: Path) -> None:
 
 def test_file_is_read_again_only_after_a_change(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    monkeypatch.setattr(revoked_module, "read_list", lambda name: (reads.append(name), read_list(name))[1])
+    monkeypatch.setattr(revoked_module, "read_list", lambda name: (noted(reads, name), read_list(name))[1])
     listed = Revoked(_written(path, A), must_exist=True)
     os.utime(path, ns=(0, 0))  # long ago
     for _ in range(5):

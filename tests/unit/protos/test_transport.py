@@ -32,7 +32,7 @@ def subclasses(kind: type[HeadraceError] = HeadraceError) -> Iterator[type[Headr
             yield from subclasses(child)
 
 
-class Ended(grpc.RpcError):
+class Ended(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
     """The end of a call as gRPC reports it."""
 
     def __init__(self, code: grpc.StatusCode, details: str, metadata: tuple[tuple[str, bytes], ...] = ()) -> None:

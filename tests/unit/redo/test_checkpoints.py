@@ -149,6 +149,7 @@ def test_redo_is_kept_for_the_retention_time_plus_at_most_one_sample(tmp_path: P
     for second in range(400):
         known.record("c", Scn(10 + second))
         kept = known.keep_from(OLDEST)
+        assert kept is not None
         seen.append((clock.monotonic(), Scn(10 + second)))
         was = max(scn for at, scn in seen if at <= max(0.0, clock.monotonic() - 100.0))
         assert kept <= was, "redo passed within the retention time is kept"

@@ -8,6 +8,7 @@ import gc
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -126,7 +127,7 @@ def test_damage_below_a_durable_record_is_no_torn_tail(tmp_path):
     file.path.write_bytes(bytes(data))
     with pytest.raises(RedoError) as raised:
         log_writer(tmp_path, source)
-    context = raised.value.context
+    context: dict[str, Any] = dict(raised.value.context)
     assert context["segment"] == file.path.name
     assert context["offset"] <= damaged
     assert context["through_scn"] >= context["after_scn"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
 from headrace.rules.transformations.transformation import RenameSchema, RenameTable, Transformation
+from tests.support.session.noted import noted
 from tests.support.values.lcr_batches import table_version
 
 INTO_SALES = Transformation(operations=(RenameSchema(owner="sales"),))
@@ -102,10 +105,12 @@ def test_unlisted_tags_share_one_evaluation(monkeypatch):
         ),
         owners=OWNERS,
     )
-    asked = []
+    asked: list[Any] = []
     keeps = ClientsBefore.keeps
     monkeypatch.setattr(
-        ClientsBefore, "keeps", lambda self, owner, name, *, tag: asked.append(tag) or keeps(self, owner, name, tag=tag)
+        ClientsBefore,
+        "keeps",
+        lambda self, owner, name, *, tag: (noted(asked, tag), keeps(self, owner, name, tag=tag))[1],
     )
     evaluation, tags = RuleEvaluation(before, RuleSet()), [number.to_bytes(2, "big") for number in range(500)]
     assert evaluation.keeps(table_version("a", owner="sales"), [None, b"\x01", *tags]) == [True, False, *[True] * 500]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_filtered_batches_contain_the_rows_that_single_evaluation_keeps(batches,
     # Positions within a transaction stay as before filtering.
     filtered = [replace(RuleEvaluation(rules).filter(batch), first_position=0) for batch in batches]
     found = []
-    rows_before: list = []
+    rows_before: list[Any] = []
     for batch in filtered:
         rows_before = rows_before if batch.continues else []
         rows_before += rows_of(batch) if batch.is_open or batch.continues else []
@@ -85,9 +86,9 @@ def test_filtered_batches_contain_the_rows_that_single_evaluation_keeps(batches,
         for number in range(len(transactions)):
             first, end = transactions.first_row[number], transactions.first_row[number + 1]
             tag = int(transactions.tag[number])
-            rows = tuple(rows_before if batch.continues else rows_of(batch)[first:end])
-            if rows:
-                found.append((int(transactions.commit_scn[number]), batch.tags[tag] if tag >= 0 else None, rows))
+            its_rows = tuple(rows_before if batch.continues else rows_of(batch)[first:end])
+            if its_rows:
+                found.append((int(transactions.commit_scn[number]), batch.tags[tag] if tag >= 0 else None, its_rows))
     assert found == [(transaction.commit_scn, transaction.tag, transaction.rows) for transaction in expected]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def value(item: object) -> bytes | int:
     return item if isinstance(item, int) and item < 0 else NULL if item is None else str(item).encode()
 
 
-def batch_of(*rows: tuple, tags: list[int] | None = None, table: TableVersion = EMPLOYEES) -> LcrBatch:
+def batch_of(*rows: tuple[Any, ...], tags: list[int] | None = None, table: TableVersion = EMPLOYEES) -> LcrBatch:
     """One transaction per row: ("INSERT", new), ("UPDATE", old, new), ("DELETE", old) or ("TRUNCATE",)."""
     groups, truncates = [], []
     for command in (Command.INSERT, Command.UPDATE, Command.DELETE):
@@ -85,7 +86,7 @@ def batch_of(*rows: tuple, tags: list[int] | None = None, table: TableVersion = 
     )
 
 
-def shown(batch: LcrBatch) -> list[tuple]:
+def shown(batch: LcrBatch) -> list[tuple[Any, ...]]:
     """Return the remaining rows in the form of `batch_of`, with their transactions' commit SCNs."""
     found = []
     for number in range(batch.row_count):
@@ -365,8 +366,8 @@ def test_another_rule_that_takes_a_row_prevents_its_migration():
 )
 def test_subset_of_the_changes_produces_the_subset_of_the_rows(drawn):
     """The subset of the whole table and the result of the migrated changes are the same rows."""
-    whole: dict[int, tuple] = {}
-    changes = []
+    whole: dict[int, tuple[Any, ...]] = {}
+    changes: list[tuple[Any, ...]] = []
     for command, key, department, new_key, new_department, note in drawn:
         if command == "INSERT" and key not in whole:
             whole[key] = (key, department, f"note {len(changes)}")
@@ -380,7 +381,7 @@ def test_subset_of_the_changes_produces_the_subset_of_the_rows(drawn):
             changes.append(("UPDATE", old, row))
     if not changes:
         return
-    replica: dict[bytes, tuple] = {}
+    replica: dict[bytes, tuple[Any, ...]] = {}
     for _, command, *images in shown(FIFTY.filter(batch_of(*changes))):
         if command in ("UPDATE", "DELETE"):
             old = replica.pop(images[0][0])

@@ -203,7 +203,7 @@ def test_edited_transaction_is_applied_and_its_original_kept_until_then() -> Non
     original = list(place.destination.error_batches(number))
     assert store(engine, edit_of(engine, number, new("id", key(9), "9"), new("v", b"edited")))
     (data,) = place.destination.error_batches(number)
-    assert [RowLcr(codec.decode(data), row).get_value("new", "v").raw for row in range(2)] == [b"edited", b"with it"]  # type: ignore[union-attr]
+    assert [RowLcr(codec.decode(data), row).get_value("new", "v").raw for row in range(2)] == [b"edited", b"with it"]
     assert list(place.destination.error_batches(number, original=True)) == original
     assert place.destination.errors(TOPOLOGY)[0].edits == 1
     assert engine.execute_errors([number, number + 1]) == {number: "", number + 1: ""}

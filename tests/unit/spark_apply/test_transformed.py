@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -91,10 +92,10 @@ class TransformedPlace(MemoryPlace):
             found.append(tuple(values[column] for column in table.columns))
         return found
 
-    def _shuffled(self, table: Table, columns: list) -> None:
+    def _shuffled(self, table: Table, columns: list[Any]) -> None:
         random.Random(table.number).shuffle(columns)
 
-    def _origins(self, table: Table) -> list:
+    def _origins(self, table: Table) -> list[Any]:
         columns = list(transformation(table).shape(table.columns, table=table.name).columns)
         self._shuffled(table, columns)
         return columns

@@ -15,7 +15,7 @@ class Things:
     """Records resources that were made and ended, in order; `illness` marks the last one as broken."""
 
     def __init__(self) -> None:
-        self.made, self.ended, self.illness = [], [], ""
+        self.made, self.ended, self.illness = list[Any](), list[Any](), ""
         self.shared = Shared(self.open, illness=lambda _: self.illness)
 
     def open(self, stack: ExitStack, _: pytest.Config) -> int:
@@ -72,7 +72,7 @@ def test_failed_test_is_not_failed_again_for_a_broken_resource(config):
 
 def test_failing_health_check_counts_as_broken(config):
     things = Things()
-    things.shared.illness = lambda _: 1 / 0
+    things.shared.illness = lambda _: str(1 / 0)
     with pytest.raises(pytest.fail.Exception, match="ZeroDivisionError"):
         used(things, Item(config))
     assert things.ended == [0]
@@ -112,5 +112,6 @@ def test_units_run_in_order_and_their_modules_by_number(config):
     ]
     sort_by_unit(items)
     assert [item.nodeid[0] for item in items] == ["d", "c", "b", "y", "z"]
+    lost = [Item(config, unit="x")]
     with pytest.raises(AssertionError, match="there is no unit x"):
-        sort_by_unit([Item(config, unit="x")])
+        sort_by_unit(lost)

@@ -129,8 +129,9 @@ def test_no_message_inserts_the_file_name_itself():
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                parts = node.values if isinstance(node, ast.JoinedStr) else []
-                for part, value in itertools.pairwise(parts):
+                if not isinstance(node, ast.JoinedStr):
+                    continue
+                for part, value in itertools.pairwise(node.values):
                     is_command = (
                         isinstance(part, ast.Constant)
                         and places.search(str(part.value))

@@ -131,7 +131,7 @@ def test_line_keys_are_read_stored_planned_and_end_combined_capture(tmp_path: Pa
     assert combination(spec, spec.captures[0]).hindrance == "p has a bandwidth_max"
     other = read(tmp_path, EXPLICIT.replace("KEYS", 'schedule: {windows: [{opens: "22:00", duration: 90min}]}'))
     assert combination(other, other.captures[0]).hindrance == "p sends by a schedule"
-    assert other.propagations[0].schedule.described() == "22:00 for 90 min (UTC)"  # type: ignore[union-attr]
+    assert other.propagations[0].schedule.described() == "22:00 for 90 min (UTC)"
 
 
 WRONG = {

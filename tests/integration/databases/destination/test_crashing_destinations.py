@@ -26,6 +26,7 @@ from tests.support.apply.apply_driver import end_of_log, executed, wait_for
 from tests.support.databases.lazy_server import lazy_server, unflushed_bytes
 from tests.support.databases.statements import digest, execute
 from tests.support.session.matrices import cases
+from tests.support.session.noted import noted
 from tests.support.session.seeds import scaled
 from tests.support.ways.one_way import CAPTURE, DOWNSTREAM, ONE_WAY, WAIT_S, OneWay, create_tables, load
 
@@ -88,9 +89,7 @@ class Crashing:
 
             before = committed()
             rows: list[int] = []
-            self.wait(
-                "a commit that is not on disk", lambda: (found := committed_more()) and (rows.append(found) or True)
-            )
+            self.wait("a commit that is not on disk", lambda: (found := committed_more()) and noted(rows, found))
         self._server.stop(immediate=True)
         return rows[-1]
 

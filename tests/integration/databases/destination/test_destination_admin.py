@@ -22,6 +22,7 @@ from headrace.databases.postgres.destination import admin as admin_module
 from headrace.databases.postgres.destination.admin import PostgresAdmin
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records import schema
+from headrace.lcr.scn import Scn
 from tests.support.apply.printed_fixes import granted
 from tests.support.values.writes import delete, insert, version_of
 from topology.file.reading import read_topology
@@ -138,7 +139,7 @@ def _apply(site: Site) -> None:
         destination.record_low_watermark("top", "a", epoch, 7)
         destination.describe_apply("top", "a", epoch, {"a": 1}, {"b": 2})
         number = destination.begin_handler_call("top", "a", 8, "f")
-        destination.end_handler_calls("top", "a", [8])
+        destination.end_handler_calls("top", "a", [Scn(8)])
         assert number == 0
         assert destination.errors("top") == ()
         assert destination.conflicts("top", last=1) == ()

@@ -20,6 +20,7 @@ from headrace.databases.ports import ErrorTransaction
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.server_session import session as session_module
 from headrace.databases.postgres.destination.server_session.session import PostgresSession
+from headrace.databases.postgres.destination.server_session.transaction import LOCK_TIMEOUT_MS
 from headrace.lcr.batch import Command, OldImage
 from protos import codec
 from spark_apply.conversation.groups import (
@@ -333,7 +334,7 @@ def test_timeouts_and_isolation_of_the_role_do_not_reach_the_apply_session(at: S
     }
     assert shown == {
         "statement_timeout": "0",
-        "lock_timeout": f"{session_module.LOCK_TIMEOUT_MS // 1000}s",
+        "lock_timeout": f"{LOCK_TIMEOUT_MS // 1000}s",
         "idle_in_transaction_session_timeout": "0",
         "transaction_timeout": "0",
         "default_transaction_isolation": "read committed",

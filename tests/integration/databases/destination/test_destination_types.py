@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -84,7 +85,7 @@ def raw_rows(connection: psycopg.Connection, query: str, *, is_binary: bool) -> 
     return [[NULL if value is None else value for value in row] for row in rows]
 
 
-def image(connection: psycopg.Connection, name: str) -> list[tuple]:
+def image(connection: psycopg.Connection, name: str) -> list[tuple[Any, ...]]:
     return connection.execute(f"SELECT ROW(t.*)::text FROM app.{name} t ORDER BY id").fetchall()
 
 

@@ -656,7 +656,7 @@ def test_views_show_progress_errors_and_instantiated_objects(admin, destination)
     session.close()
 
     def shown(columns: str, view: str) -> list[tuple[object, ...]]:
-        return admin.execute(f"SELECT {columns} FROM headrace.{view}").fetchall()
+        return list(admin.execute(f"SELECT {columns} FROM headrace.{view}").fetchall())
 
     assert shown("topology, apply_name, epoch, applied_message_number", "dba_apply_progress") == [
         ("top", "a", epoch, 77)

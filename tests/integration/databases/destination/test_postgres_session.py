@@ -380,10 +380,9 @@ def test_deferred_trigger_that_misses_a_name_refuses_the_transaction(site):
 def test_wrong_statement_of_apply_names_its_table_and_is_a_defect(site, monkeypatch):
     table = site.table("CREATE TABLE t (id int PRIMARY KEY, a int)")
     site.commit(insert(table, [(int4(1), int4(2))]))
-    plan = write_plans.plan_write
 
     def planned(*arguments, **named):
-        made = plan(*arguments, **named)
+        made = plan_write(*arguments, **named)
         return replace(
             made,
             statements=tuple(replace(each, sql=each.sql.replace("WHERE", "WHERE ) AND")) for each in made.statements),

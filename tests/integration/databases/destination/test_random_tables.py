@@ -7,6 +7,7 @@ columns, partitions, and a TRUNCATE in between.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -221,7 +222,7 @@ def test_tables_of_every_kind_are_written_as_at_the_source(pair: Pair):
             mine, theirs = pair.here_and_there(f"SELECT ROW(t.*)::text FROM {name} t ORDER BY 1")
             assert mine == theirs, (table, table.statements(name))
 
-    engines: list = []
+    engines: list[Any] = []
     every()
 
 

@@ -18,6 +18,8 @@ from headrace.databases.postgres.connection import connect, translated
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.table_name import TableName
 from headrace.rules.table_settings import TableSettings
+from tests.support.databases.statements import row_of
+from tests.support.session.noted import noted
 from tests.support.values.writes import delete, insert, update, version_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -139,10 +141,12 @@ def _binary(dsn: str, value: bytes) -> bytes:
     """Return the binary form of an array of sizes."""
     labels = value.strip(b"{}").split(b",")
     with psycopg.connect(dsn) as user:
-        (kind,) = user.execute(
-            "SELECT t.oid::int8 FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE (nspname, typname) ="
-            " ('of arrays', 'size')"
-        ).fetchone()
+        (kind,) = row_of(
+            user.execute(
+                "SELECT t.oid::int8 FROM pg_type t JOIN pg_namespace n ON n.oid = typnamespace WHERE (nspname, typname) ="
+                " ('of arrays', 'size')"
+            )
+        )
     head = struct.pack("!iiIii", 1, 0, kind, len(labels), 1)
     return head + b"".join(struct.pack("!i", len(label)) + label for label in labels)
 
@@ -171,7 +175,7 @@ def test_role_that_does_not_own_the_sequences_is_warned_of_restarts(admin: psyco
     (warning,) = warnings(admin, role)
     with pytest.raises(DataError) as refused:
         truncate(role, restart_identity=True)
-    (owner,) = admin.execute("SELECT current_user").fetchone()
+    (owner,) = row_of(admin.execute("SELECT current_user"))
     assert warning == f'GRANT "{owner}" TO "{ROLE}"; -- or nothing, if the source never does that'
     assert (refused.value.context["sqlstate"], refused.value.message.endswith(f": {warning}")) == ("42501", True), (
         refused.value.message
@@ -219,7 +223,7 @@ def test_role_detaches_and_drops_partitions_after_the_printed_statements(admin: 
                 table,
                 name,
                 how=how,
-                may=lambda rows: asked.append(rows) is not None,  # noqa: B023
+                may=lambda rows: (noted(asked, rows), False)[1],  # noqa: B023
             )
             assert admin.execute("SELECT count(*) FROM shop.p").fetchone() == (3 - number,)
             assert destination.remove_partition(*driver, table, name, how=how, may=lambda _: True)

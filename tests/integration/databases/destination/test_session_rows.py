@@ -200,7 +200,7 @@ def plan_of(site: Site, write) -> str:
         nulls = ", ".join("NULL" for _ in set(re.findall(r"unnest\(\$\d+", plan.statements[0].sql)))
         result = connection.pgconn.exec_(f"EXPLAIN (COSTS OFF) EXECUTE explained ({nulls})".encode())
         assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
-        return b"\n".join(result.get_value(k, 0) for k in range(result.ntuples)).decode()
+        return b"\n".join(result.get_value(k, 0) or b"" for k in range(result.ntuples)).decode()
 
 
 @on_every_version("site")

@@ -17,6 +17,7 @@ from headrace.databases.postgres.source.log_stream.decoding_memory import DEFAUL
 from headrace.lcr.scn import FIRST_SCN
 from tests.support.databases.log_reading import Reading
 from tests.support.databases.postgres_site import ALL, Site, slot_of, wait_inactive
+from tests.support.databases.statements import row_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -44,12 +45,13 @@ def _spilled(site: Site, source: PostgresSource) -> int:
         reading.through(end)
         deadline = time.monotonic() + WAITED_S
         while True:  # the server reports its counters a moment later
-            found = site.run(
-                "SELECT total_txns, spill_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot_of(site)
-            ).fetchone()
-            assert found is not None
-            if int(found[0]):  # type: ignore[call-overload]
-                return int(found[1])  # type: ignore[call-overload]
+            found = row_of(
+                site.run(
+                    "SELECT total_txns, spill_txns FROM pg_stat_replication_slots WHERE slot_name = %s", slot_of(site)
+                )
+            )
+            if int(found[0]):
+                return int(found[1])
             assert time.monotonic() < deadline, "the slot has no counters"
             time.sleep(0.05)
 
@@ -97,9 +99,7 @@ def test_check_warns_of_memory_above_shared_buffers(spilling: Site):
         with closing(PostgresSource(spilling.dsn, site="a", decoding_memory=size)) as source:
             return [f.problem for f in source.preflight(ALL, streams=1) if f.path == "sites.a.database.decoding_memory"]
 
-    shared = int(
-        spilling.run("SELECT setting::int8 * 8192 FROM pg_settings WHERE name = 'shared_buffers'").fetchone()[0]
-    )  # type: ignore[index, call-overload]
+    shared = int(row_of(spilling.run("SELECT setting::int8 * 8192 FROM pg_settings WHERE name = 'shared_buffers'"))[0])
     assert said(0) == said(shared) == []
     (problem,) = said(shared * 2)
     assert "more than shared_buffers" in problem

@@ -17,6 +17,7 @@ from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.databases.log_reading import Reading
 from tests.support.databases.postgres_site import ALL, Site, slot_of
+from tests.support.databases.statements import row_of
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -42,7 +43,7 @@ def test_slot_that_is_taken_again_just_before_its_drop_is_dropped(site: Site, mo
     """A log writer takes it and is killed a moment later."""
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     site.prepare()
-    session, taken = site.source._session(), []
+    session, taken = site.source._session(), list[Any]()
 
     class Session:
         info = session.info
@@ -255,7 +256,7 @@ def test_role_without_superuser_works_with_exactly_the_printed_grants(
 ) -> None:
     server: EmbeddedServer = request.getfixturevalue("pg_source" if version == 18 else f"pg_{version}")
     site = make_site(server)
-    database = str(site.run("SELECT current_database()").fetchone()[0])  # type: ignore[index]
+    database = str(row_of(site.run("SELECT current_database()"))[0])
     role, owner = f"Cap-{database}", f"owner_{database}"
     site.run(f"CREATE ROLE \"{role}\" LOGIN PASSWORD 'geheim'")
     site.run(f"CREATE ROLE {owner}")
@@ -390,7 +391,9 @@ def test_captured_table_keeps_its_identity_when_renamed_not_when_recreated(site:
     site.prepare()
     before = {table.name: table for table in site.source.captured("topo")}
     assert sorted(before) == ["again", "leaves", "part", "stays"]
-    oids = dict(site.run("SELECT relname, oid::int8 FROM pg_class WHERE relname ~ '^(part|part_1|stays)$'").fetchall())
+    oids: dict[Any, Any] = dict(
+        site.run("SELECT relname, oid::int8 FROM pg_class WHERE relname ~ '^(part|part_1|stays)$'").fetchall()
+    )
     assert before["part"].object_numbers == tuple(sorted((oids["part"], oids["part_1"])))
     assert before["stays"].object_numbers == (oids["stays"],)
 

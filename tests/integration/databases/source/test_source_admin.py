@@ -543,8 +543,8 @@ def test_up_works_without_the_administrator_when_the_tables_are_published(
     with pytest.raises(DatabaseUnavailable, match="as the administrator"):
         publish_as_admin(spec, None)
     monkeypatch.setenv("ADMIN", site.admin_dsn)
-    found, made = publish_as_admin(spec, None)
-    assert found == ()
+    refused, made = publish_as_admin(spec, None)
+    assert refused == ()
     assert list(made) == ["src"]
     with closing(site.source()) as source:
         source.prepare("top", spec.capture_rules("src"))

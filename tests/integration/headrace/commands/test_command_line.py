@@ -54,7 +54,7 @@ def whole_status(system: System) -> dict[str, Any]:
         overview = json.loads(out)
         return overview if ended == DONE and all("started_us" in each for each in overview["components"]) else None
 
-    return wait_until("all components report their state", whole)
+    return dict(wait_until("all components report their state", whole))
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ def test_values_are_shown_as_in_psql_and_an_unreadable_one_spoils_no_other(desti
         assert list(reader.texts(COLUMNS, OLD)[:4]) == TEXTS[:4]
         shown = reader.texts(COLUMNS, OLD)
         assert shown[5:] == ("t", "\\xff")
-        assert shown[4].endswith(" BC")  # type: ignore[union-attr]
+        assert shown[4].endswith(" BC")
         assert reader.texts(COLUMNS[:2], [None, b"happy"]) == (None, "happy")
 
 
@@ -235,7 +235,7 @@ class Applying:
         )
         self.database = PostgresDestination(destination, site="dbs2")
         self.engine = Engine(seed=1, batches=(), destination=self.database, parallelism=1)
-        cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)  # type: ignore[arg-type]
+        cores: Any = Cores(host=self, reader=None, coordinator=self.engine.coordinator, epoch=1)
         self.arriving: list[LcrBatch] = []
         self.inbox = self.errors = self  # the host is also that of the coordinator
         self.host = ApplyHost.__new__(ApplyHost)

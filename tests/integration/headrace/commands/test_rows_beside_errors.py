@@ -79,7 +79,7 @@ def test_row_with_other_values_that_conflicts_with_an_exclusion_is_found(
         user.execute("INSERT INTO t VALUES ('[1,2)', '[10,20)'), ('[1,2)', '[20,30)'), ('[2,3)', '[10,20)')")
     with closing(PostgresRowReader(destination_database)) as reader:
 
-        def beside(*values: bytes) -> list[str | None]:
+        def beside(*values: bytes) -> list[str]:
             given = dict(zip(("id", "valid"), zip(ranges, values, strict=True), strict=True))
             return sorted(str(row["valid"]) for row in reader.beside("public", "t", given))
 

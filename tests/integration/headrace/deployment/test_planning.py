@@ -13,6 +13,7 @@ from headrace.databases.postgres.destination.planning import plan_destination
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
+from tests.support.databases.statements import roll_back
 
 pytestmark = pytest.mark.postgres
 
@@ -140,7 +141,7 @@ def test_creating_the_publication_takes_only_the_lock_that_the_plan_names(source
                 "SELECT DISTINCT mode FROM pg_locks WHERE pid = pg_backend_pid() AND relation IN ('t1'::regclass,"
                 " 't2'::regclass)"
             ).fetchall()
-            raise psycopg.Rollback
+            roll_back()
         assert modes == [("ShareUpdateExclusiveLock",)]
     finally:
         database.close()

@@ -94,7 +94,7 @@ class Sites:
 
     def problem(self) -> str:
         """Return the finding about the table."""
-        return next(table.problem for table in self.driver.control.status().instantiation if table.name == "ev")
+        return str(next(table.problem for table in self.driver.control.status().instantiation if table.name == "ev"))
 
     def begin_part(self) -> None:
         """Attach a partition, and wait until its copy has begun."""

@@ -163,8 +163,8 @@ def test_full_site_fills_the_other_two_whichever_way_is_late(
     assert states["b", "a"] == states["c", "a"] == "KEPT"
     assert set(states.values()) <= {"KEPT", "DONE", "COPIED"}, {way: each.problem for way, each in records.items()}
     for site in ("b", "c"):  # one copied, and said where the other one resumes
-        ways = [way for way in records if way[1] == site]
-        leader, other = sorted(ways, key=lambda way: not among_three[way].destination.carried)
+        into = [way for way in records if way[1] == site]
+        leader, other = sorted(into, key=lambda way: not among_three[way].destination.carried)
         carried = among_three[leader].destination.carried
         record = records[other]
         assert [(each.apply, each.identity, each.scn) for each in carried] == [
@@ -674,7 +674,7 @@ def test_row_inserted_and_deleted_before_the_copy_does_not_return(both: Both, mo
     """The snapshot contains the row if its deletion has not reached the source: the row is not sent back."""
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
-    open_snapshot, has_gone = both.at_b.source.open_snapshot, []
+    open_snapshot, has_gone = both.at_b.source.open_snapshot, list[Any]()
 
     def written_before(topology: str) -> PostgresSnapshot:
         for dsn in (both.b, both.a) if not has_gone else ():

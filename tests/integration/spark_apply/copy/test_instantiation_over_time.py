@@ -54,9 +54,10 @@ class _Copied(TableInstantiation):
 
     def look_beside(self) -> None:
         """Run the copies beside the apply servers, until only tables that wait for an operator are left."""
-        self._joins = NothingIsApplied(self.destination)
+        joins: Any = NothingIsApplied(self.destination)
+        self._joins = joins
         looks = 0
-        while self._look(self._joins) == 0.0:
+        while self._look(joins) == 0.0:
             looks += 1
             assert looks < 10, self._records.progress
 
@@ -308,7 +309,7 @@ def test_remedy_for_a_renamed_schema_moves_every_table(sites: Sites, whole: bool
     )
     for fix in dict.fromkeys(fixes):
         sites.run("dst", fix)
-    assert sites.destination.tables_in("c27x") == {"a", "b"}
+    assert sites.destination.tables_in("c27x") == frozenset({"a", "b"})
     assert rename_findings(sites.destination, versions, old_names, "dst") == {}
 
 

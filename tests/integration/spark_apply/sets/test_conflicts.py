@@ -300,7 +300,7 @@ def test_rows_of_partitions_and_identity_columns_are_found_and_removed(site: Sit
     (row,) = site.session.find_rows(write, RowQuestion(by_key=True, compare=(2,)))
     assert row.differs == frozenset()
     site.session.remove_row(table, row.number)
-    site.session.commit((), 0)  # type: ignore[arg-type]
+    site.session.commit((), 0)
     assert site.user.execute("SELECT part FROM t").fetchall() == [(1,)]
 
 

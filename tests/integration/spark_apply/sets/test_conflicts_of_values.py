@@ -89,7 +89,7 @@ def apply(destination_database: str, user: psycopg.Connection[Any]) -> Iterator[
                 )
                 if failure is None:
                     resolution.write(session)
-                    session.commit((), 0)  # type: ignore[arg-type]
+                    session.commit((), 0)
                 else:
                     session.rollback()
                 return failure

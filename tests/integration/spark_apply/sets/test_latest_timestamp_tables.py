@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -80,13 +81,13 @@ def run(network: PostgresNetwork, site: str, sql: str, *values: object) -> None:
     network.sites[site].user.execute(sql.encode(), values)
 
 
-def rows_of(network: PostgresNetwork) -> list[list[tuple]]:
+def rows_of(network: PostgresNetwork) -> list[list[tuple[Any, ...]]]:
     for apply in network.spec.applies:
         assert network.sites[apply.site].destination.errors(network.spec.name, apply.name) == ()
     return [network.sites[site].user.execute("SELECT * FROM shop.rooms ORDER BY id").fetchall() for site in SITES]
 
 
-def settled(network: PostgresNetwork) -> list[tuple]:
+def settled(network: PostgresNetwork) -> list[tuple[Any, ...]]:
     """Return the rows that every site has in the end."""
     network.settle()
     network.settle()

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from headrace.databases.postgres.destination.row_times.lost_times import lost_un
 from tests import fix_postgres
 from tests.support.databases.destination_contract import APPLY, TAG, TOPOLOGY, PostgresHarness
 from tests.support.databases.latest_timestamp import HERE, THERE, WAS, Site, changed, now, site_on, tried
+from tests.support.databases.statements import row_of
 from tests.support.histories.conflicts import Lcr
 from tests.support.redo.postgres_redo import wait_until
 from tests.support.session.matrices import values
@@ -50,9 +52,8 @@ def freezing(postgres_folder: Path) -> Iterator[EmbeddedServer]:
 
 def is_known(site: Site) -> bool:
     """Return whether the server knows when its row was written."""
-    return site.harness._admin.execute(
-        "SELECT pg_xact_commit_timestamp(xmin) IS NOT NULL FROM c WHERE id = 1"
-    ).fetchone()[0]
+    asked = "SELECT pg_xact_commit_timestamp(xmin) IS NOT NULL FROM c WHERE id = 1"
+    return bool(row_of(site.harness._admin.execute(asked))[0])
 
 
 def test_users_change_stays_when_autovacuum_has_lost_its_time(freezing: EmbeddedServer) -> None:
@@ -205,7 +206,7 @@ def test_samples_are_taken_periodically_and_kept_while_they_are_useful(site: Sit
     for _ in range(3):
         site.sample()
     assert len(samples(site)) == count + 3
-    ends = [ended for _, ended in samples(site)]
+    ends: list[Any] = [ended for _, ended in samples(site)]
     assert ends == sorted(ends)
     site.session.sample_times(age_s=0, every_s=300)
     assert len(samples(site)) == 1
@@ -228,7 +229,7 @@ def test_clock_that_is_set_back_makes_no_sample_earlier_than_the_last(site: Site
 
 
 def test_full_number_of_a_transaction_is_the_newest_with_its_low_bits(site: Site) -> None:
-    (end,) = site.harness._admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8").fetchone()
+    (end,) = row_of(site.harness._admin.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8"))
     for xmin, whole in (
         (3, 3),
         (end - 1, end - 1),
@@ -274,9 +275,9 @@ def test_losses_before_the_first_sample_precede_the_oldest_known_time(freezing: 
     with site_on(freezing, freezing.dsn()) as site:
         site.sample()
         assert not is_known(site)
-        (bound,) = site.harness._admin.execute(
-            f"SELECT extract(epoch FROM {lost_until('c.xmin')})::float8 FROM c"
-        ).fetchone()
+        (bound,) = row_of(
+            site.harness._admin.execute(f"SELECT extract(epoch FROM {lost_until('c.xmin')})::float8 FROM c")
+        )
         assert bound < at / 1_000_000, "the first sample's time was used"
         assert tried(site, site.session, Lcr(old=WAS, new=THERE), at=at)
 
@@ -323,9 +324,11 @@ def test_first_samples_of_several_sessions_do_not_conflict(site: Site, destinati
         thread = threading.Thread(target=sample_times, args=(second,), kwargs={"age_s": WEEK_S, "every_s": 0})
         thread.start()
         wait_until(
-            lambda: site.harness._admin.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-            ).fetchone()[0]
+            lambda: row_of(
+                site.harness._admin.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+                )
+            )[0]
         )
         first.commit()
         thread.join(30)
@@ -336,9 +339,11 @@ def test_first_samples_of_several_sessions_do_not_conflict(site: Site, destinati
 def test_tie_with_a_delete_whose_time_is_kept_is_decided_as_before(site: Site) -> None:
     site.user(WAS, None)
     assert site.session.forget_changes(age_s=WEEK_S, count=1000) == 0
-    (at,) = site.harness._admin.execute(
-        "SELECT (extract(epoch FROM changed_at) * 1000000)::int8 FROM headrace.row_change WHERE is_gone"
-    ).fetchone()
+    (at,) = row_of(
+        site.harness._admin.execute(
+            "SELECT (extract(epoch FROM changed_at) * 1000000)::int8 FROM headrace.row_change WHERE is_gone"
+        )
+    )
     assert not tried(site, site.session, Lcr(new=THERE), at=at)
     assert site.apply(Lcr(new=THERE), at=at) is None
     assert site.rows() == []

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psycopg
 import pytest
@@ -47,6 +48,7 @@ from tests.support.databases.latest_timestamp import (
     update,
     value,
 )
+from tests.support.databases.statements import row_of
 from tests.support.histories.conflicts import Lcr, batch_of, by_time
 from tests.support.redo.postgres_redo import wait_until
 from tests.support.session.bounds import STALL_S
@@ -95,7 +97,7 @@ def apply_while(
         " wait_event = %s)"
     )
     named = site.session._identity.application_name
-    wait_until(lambda: bool(found) or site.harness._admin.execute(asked, (named, waits_for, waits_for)).fetchone()[0])
+    wait_until(lambda: bool(found) or row_of(site.harness._admin.execute(asked, (named, waits_for, waits_for)))[0])
     commit()
     thread.join(60)
     return found
@@ -222,9 +224,11 @@ def test_set_that_waits_for_another_sources_rows_finds_them_changed_later(
         thread = threading.Thread(target=lambda: found.append(write(site, first, *lcrs, at=early, source="a")))
         thread.start()
         wait_until(
-            lambda: site.harness._admin.execute(
-                "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-            ).fetchone()[0]
+            lambda: row_of(
+                site.harness._admin.execute(
+                    "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+                )
+            )[0]
         )
         second.commit((), 0)
         thread.join(60)
@@ -233,7 +237,7 @@ def test_set_that_waits_for_another_sources_rows_finds_them_changed_later(
     assert site.rows()[:4] == rows
 
 
-def may_not_stamp(session: DestinationSession) -> None:
+def may_not_stamp(session: Any) -> None:
     """Behave as a role without the right: its commits have the time of the first one."""
     session._progress.stamp = ""
 
@@ -363,7 +367,7 @@ class Source:
                 self.session.rollback()
             self.ways["_by_row"] += 1
 
-    def _tried(self, attempt: Callable[[], bool]) -> bool:
+    def _tried(self, attempt: Callable[..., bool]) -> bool:
         self.session.begin()
         try:
             if attempt():

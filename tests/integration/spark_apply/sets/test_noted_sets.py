@@ -29,6 +29,7 @@ from tests.support.databases.latest_timestamp import (
     update,
     value,
 )
+from tests.support.databases.statements import row_of
 from tests.support.histories.conflicts import Lcr, batch_of
 from tests.support.session.bounds import STALL_S
 
@@ -72,7 +73,7 @@ def group(
 
 
 def count(site: Site, table: str) -> int:
-    return site.harness._admin.execute(f"SELECT count(*) FROM headrace.{table}").fetchone()[0]
+    return int(row_of(site.harness._admin.execute(f"SELECT count(*) FROM headrace.{table}"))[0])
 
 
 @pytest.mark.parametrize("is_behind_savepoint", [False, True], ids=["plain", "behind a savepoint"])

@@ -37,6 +37,7 @@ from tests.support.databases.latest_timestamp import (
     site_on,
     tried,
 )
+from tests.support.databases.statements import row_of
 from tests.support.histories.conflicts import Lcr, batch_of
 from tests.support.redo.postgres_redo import wait_until
 from tests.support.session.matrices import cases
@@ -185,7 +186,7 @@ def as_set(site: Site, lcr: Lcr, at: int) -> bool:
     return is_done
 
 
-def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -> tuple[list[object], int]:
+def at_once(site: Site, user: psycopg.Connection, apply: Callable[..., object]) -> tuple[list[object], int]:
     """Apply while the user's transaction holds the row; the user commits when apply waits for it.
 
     Returns the result, and when the user had committed.
@@ -194,9 +195,11 @@ def at_once(site: Site, user: psycopg.Connection, apply: Callable[[], object]) -
     thread = threading.Thread(target=lambda: found.append(apply()))
     thread.start()
     wait_until(
-        lambda: site.harness._admin.execute(
-            "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-        ).fetchone()[0]
+        lambda: row_of(
+            site.harness._admin.execute(
+                "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            )
+        )[0]
     )
     user.commit()
     committed = now()
@@ -266,21 +269,20 @@ def test_key_that_a_row_moves_to_may_have_been_deleted_later(site: Site, is_late
 
 def test_transaction_that_ended_before_is_known_by_its_number(site: Site) -> None:
     horizon: Horizon = site.session._times.horizon
-    row = WAS
+    row, number, later = WAS, 0, 0
 
     def has_ended() -> bool:
         """Return False while another transaction of the server runs, as autovacuum's do at times."""
         nonlocal row, number, later
         before, row = row, changed(HERE, n=row[4] + 1)
         assert site.apply(Lcr(old=before, new=row), at=now()) is None
-        (number,) = site.harness._admin.execute("SELECT xmin::text::int8 FROM c WHERE id = 1").fetchone()
+        (number,) = row_of(site.harness._admin.execute("SELECT xmin::text::int8 FROM c WHERE id = 1"))
         later = now()
-        return horizon.ended_before(later) > number
+        return bool(horizon.ended_before(later) > number)
 
-    number = later = 0
     wait_until(has_ended)
     site.user(row, WAS)
-    (number,) = site.harness._admin.execute("SELECT xmin::text::int8 FROM c WHERE id = 1").fetchone()
+    (number,) = row_of(site.harness._admin.execute("SELECT xmin::text::int8 FROM c WHERE id = 1"))
     assert horizon.ended_before(later) <= number
 
 
@@ -334,9 +336,11 @@ def test_commit_by_a_reassigned_origin_while_a_set_waits_is_compared(site: Site)
     thread = threading.Thread(target=lambda: found.append(as_set(site, Lcr(old=WAS, new=THERE), earlier)))
     thread.start()
     wait_until(
-        lambda: site.harness._admin.execute(
-            "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-        ).fetchone()[0]
+        lambda: row_of(
+            site.harness._admin.execute(
+                "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+            )
+        )[0]
     )
     second.commit((), 0)
     thread.join(60)
@@ -377,7 +381,7 @@ def test_under_a_long_transaction_sets_find_copied_and_applied_rows(
 
 def test_long_idle_session_asks_again_how_far_transactions_have_advanced(site: Site) -> None:
     """Otherwise a number that is 2^31 behind would count as a future one."""
-    (number,) = site.harness._admin.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
+    (number,) = row_of(site.harness._admin.execute("SELECT pg_current_xact_id()::text::int8"))
     horizon = site.session._times.horizon
     horizon._numbers, horizon._times = [number - 2**31 - 1000], [now() - MINUTE]
     site.session._times._horizon_until -= session_times._HORIZON_LASTS_S

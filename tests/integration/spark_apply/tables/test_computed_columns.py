@@ -46,12 +46,12 @@ def made(
 
 
 @pytest.fixture
-def newest(made, pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
+def newest(made: Callable[..., CopiedPair], pg_source: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
     return made(pg_source, pg_destination)
 
 
 @pytest.fixture
-def older(made, pg_16: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
+def older(made: Callable[..., CopiedPair], pg_16: EmbeddedServer, pg_destination: EmbeddedServer) -> CopiedPair:
     """Make a pair whose source never logs the values of generated columns."""
     return made(pg_16, pg_destination)
 

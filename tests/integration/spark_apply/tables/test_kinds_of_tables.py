@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.clusters.system import System
@@ -9,7 +11,7 @@ from tests.support.clusters.system import System
 pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 
-def both(system: System, query: str) -> list[tuple]:
+def both(system: System, query: str) -> list[tuple[Any, ...]]:
     """Return the answer of both sides, which must be the same."""
     found = system.execute("src", query)
     assert system.execute("dst", query) == found

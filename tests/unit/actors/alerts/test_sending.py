@@ -85,7 +85,7 @@ def hook() -> Iterator[Hook]:
     thread.join()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 30.0
     while not condition():
         assert time.monotonic() < deadline

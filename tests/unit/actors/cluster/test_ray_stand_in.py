@@ -31,7 +31,7 @@ os.execv(sys.argv[1], [*sys.argv[1:], "watch", *(f"--{name}={child.pid}" for nam
 
 def _is_alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

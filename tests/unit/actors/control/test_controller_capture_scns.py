@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 from actors.apply import ApplyHost
 from protos import apply_pb2 as pb
@@ -102,6 +103,7 @@ def test_apply_process_reports_the_scn_recorded_at_its_destination(spec):
     host = ApplyHost(spec, "x", "1")
     assert host.details().recorded_scn is None
     said = pb.ApplyStatus(state="IDLE", low_watermark_scn=48, counters={"durable_scn": 32})
-    host._driver = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=lambda: said), admission=None)
+    driver: Any = SimpleNamespace(outcome=lambda: None, control=SimpleNamespace(status=lambda: said), admission=None)
+    host._driver = driver
     host.step()
     assert (host.details().low_watermark_scn, host.details().recorded_scn) == (48, 32)

@@ -5,11 +5,11 @@ copy.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from actors.control.earlier_shapes import earlier_of
-from headrace.databases.ports import Finding
 from headrace.lcr.scn import scn_text
 from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import Rule, RuleSet
@@ -100,7 +100,7 @@ def earlier(spec: TopologySpec):
     return earlier_of(prepared_document(spec.state_dir))
 
 
-def refusals(controller) -> list[Finding]:
+def refusals(controller) -> list[dict[str, Any]]:
     assert controller.detail_state() == "REFUSED"
     return [each for each in controller.overview()["findings"] if "still" in each["problem"]]
 

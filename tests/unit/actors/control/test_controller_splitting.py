@@ -217,7 +217,7 @@ def test_restarted_controller_executes_a_recorded_request(spec, actors):
 def test_site_absent_during_a_merge_holds_up_nothing_and_is_cleared_later(spec, actors):
     spec = with_another_source(spec)
     controller = merged_while_away(spec, actors)
-    actors.kill = lambda name: None  # type: ignore[method-assign]  # its process is gone and cannot end them
+    actors.kill = lambda name: None  # its process is gone and cannot end them
     report_of_d(actors)
     controller.split("p3")
     step_until(controller, SPLIT, "p3")

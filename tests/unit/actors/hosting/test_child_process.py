@@ -36,7 +36,7 @@ def script(folder: Path, *lines: str) -> None:
 
 @pytest.mark.parametrize(("retry", "kind"), [("timed", ChildEnded), ("manual", ChildRefused), ("never", ChildRefused)])
 def test_error_of_a_process_that_ends_before_it_serves_is_reported(
-    child: ChildProcess, tmp_path: Path, retry: str, kind: type
+    child: ChildProcess, tmp_path: Path, retry: str, kind: type[ChildEnded | ChildRefused]
 ):
     words = {"error": "SparkUnavailable", "message": "no room", "hint": "make room", "retry": retry}
     script(tmp_path, f"echo '{json.dumps(words)}'", "exit 1")

@@ -10,7 +10,7 @@ import pytest
 from actors.hosting.processes import APPLIES_TOGETHER, process_of
 from tests.support.actors.controllers import one_way_spec
 from topology.edits.changes import components_of
-from topology.spec import TopologySpec
+from topology.spec import ApplySpec, TopologySpec
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_apply_processes_of_a_site_share_a_process_by_fours(spec: TopologySpec):
 @pytest.mark.parametrize("at_the_end", [True, False])
 def test_added_apply_processes_share_a_process_by_fours_wherever_added(spec: TopologySpec, *, at_the_end: bool):
     held: dict[str, set[str]] = {}
-    (apply,), applies = spec.applies, ()
+    (apply,), applies = spec.applies, tuple[ApplySpec, ...]()
     for number in range(2 * APPLIES_TOGETHER + 1):
         added = replace(apply, name=f"apply_{number:02}")
         applies = (*applies, added) if at_the_end else (added, *applies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,8 @@ def host(tmp_path: Path) -> DatabaseSite:
     return DatabaseSite(one_way_spec(tmp_path), "a", "")
 
 
-def part_of(host: DatabaseSite, path: str) -> object:
-    found: object = host
+def part_of(host: DatabaseSite, path: str) -> Any:
+    found: Any = host
     for name in path.split("."):
         found = getattr(found, name)
     return found

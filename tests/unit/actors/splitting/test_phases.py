@@ -57,7 +57,7 @@ class Known:
     def is_stopped(self, component: str) -> bool | None:
         return None if component in self.unsaid else component in self.stopped
 
-    def required_scn(self, capture: str) -> Scn | None:
+    def required_scn(self, capture: str) -> int | None:
         return None if f"capture:{capture}" in self.away else self.required
 
     def behind_s(self, source: str, scn: Scn, other: Scn) -> float | None:

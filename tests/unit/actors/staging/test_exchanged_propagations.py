@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from actors.staging.propagation import PropagationCore, PropagationStatistics
 from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import LogGone
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -70,7 +72,7 @@ class Network:
         self.lives += 1
         life = f"{self.lives:03d}"
         self.captures = [
-            (DirectEnqueue(lambda queue=each.queue: self.queues[queue], each.name, life, "dbs1"), each)
+            (DirectEnqueue(partial(self.queues.__getitem__, each.queue), each.name, life, "dbs1"), each)
             for each in self.topology.captures
         ]
         self.sent = {spec.name: max(int(link.connect().needed_scn), 0) for link, spec in self.captures}
@@ -78,8 +80,8 @@ class Network:
             PropagationCore(
                 "dbs1",
                 RuleSet(),
-                DirectEnqueue(lambda queue=each.to_queue: self.queues[queue], each.name, life, "dbs1"),
-                lambda each=each: DirectDequeue(lambda: self.queues[each.from_queue], each.name, life),
+                DirectEnqueue(partial(self.queues.__getitem__, each.to_queue), each.name, life, "dbs1"),
+                partial(DirectDequeue, partial(self.queues.__getitem__, each.from_queue), each.name, life),
                 statistics=PropagationStatistics(),
                 clock=self.clock,
             )
@@ -113,7 +115,7 @@ class Network:
         """Let an apply process take everything and make it durable up to an SCN; return the SCNs that it was sent."""
         self.lives += 1
         stream = DirectDequeue(lambda: self.queues[queue], name, f"{self.lives:03d}")
-        stream.subscribe({"dbs1": needed}, 1 << 20)
+        stream.subscribe({"dbs1": Scn(needed)}, 1 << 20)
         found = []
         for _ in range(4):
             while (delivery := stream.poll()) is not None:

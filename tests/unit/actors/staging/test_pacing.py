@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from actors.staging.pacing import PIECE_BYTES_MIN, Gate, Pacer
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.propagation import PropagationCore, PropagationRunner, PropagationStatistics
-from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError
+from headrace.lcr.scn import Scn
 from headrace.links.ports import PublisherProgress, header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -43,8 +45,8 @@ class Line:
         self.far = QueueCore(topology, "q_dbs2", folder / "far", self.clock)
         self.publisher = self.near.open_publisher("capture_dbs1", "1", "dbs1")
         self.near.resume(self.publisher)
-        self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": 0}, 1 << 40)
-        self.spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)  # type: ignore[arg-type]
+        self.subscriber = self.far.open_subscriber("apply_far", "1", {"dbs1": Scn(0)}, 1 << 40)
+        self.spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1",), **keys)
         self.links = DirectLinks(
             "to_dbs2", lambda name: self.near if name == "q_dbs1" else self.far if self.is_up else None
         )
@@ -67,7 +69,7 @@ class Line:
     def arrived(self) -> list[int]:
         found = []
         while (delivery := self.far.dequeue(self.subscriber)) is not None:
-            found.append(delivery.header.through_scn)
+            found.append(int(delivery.header.through_scn))
         return found
 
 
@@ -102,13 +104,13 @@ class TwoSources:
         for session in self.publishers.values():
             self.near.resume(session)
         self.sessions = {
-            source: self.far.open_subscriber(name, "1", {source: 0}, 1 << 40)
+            source: self.far.open_subscriber(name, "1", {source: Scn(0)}, 1 << 40)
             for source, name in (("dbs1", "apply_far"), ("dbs3", "apply_far_dbs3"))
         }
         self.models = {source: Subscriber() for source in self.publishers}
         self.histories = {"dbs1": History(value=bytes(60_000)), "dbs3": History(value=bytes(1_500))}
         self.planned = dict.fromkeys(self.publishers, 0)
-        spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1", "dbs3"), **keys)  # type: ignore[arg-type]
+        spec = PropagationSpec(name="to_dbs2", from_queue="q_dbs1", to_queue="q_dbs2", sources=("dbs1", "dbs3"), **keys)
         self.links = DirectLinks("to_dbs2", {"q_dbs1": self.near, "q_dbs2": self.far}.get)
         self.runner = PropagationRunner(spec, self.links, clock=self.clock)
 
@@ -190,7 +192,7 @@ def test_rewind_during_a_batch_ends_the_stream_and_loses_nothing(tmp_path: Path)
     line.publish(1_000_000)
     line.run(2.0)
     line.subscriber = line.far.open_subscriber(
-        "apply_far", "2", {"dbs1": 5}, 1 << 40
+        "apply_far", "2", {"dbs1": Scn(5)}, 1 << 40
     )  # the far queue must ask for more
     with pytest.raises(PropagationError, match="in the middle of a batch"):
         line.run(1.0)
@@ -277,7 +279,7 @@ def test_sources_share_the_pace_when_wake_ups_fall_between_their_turns(tmp_path:
 def test_closing_gate_waits_for_an_answer_without_a_busy_loop(tmp_path: Path) -> None:
     line = Line(tmp_path, schedule=HOURLY, bandwidth_max=RATE)
     slow = SlowEnqueue(lambda: line.far, "to_dbs2", "1", "dbs1")
-    line.links.publisher = lambda *_: slow  # type: ignore[method-assign,assignment]
+    line.links.publisher = lambda *_: slow  # type: ignore[method-assign]  # of this line alone
     line.runner.open()
     line.run(59 * 60 + 55)
     line.publish(10)

@@ -41,7 +41,7 @@ def all_durable_then_restored(folder: Path) -> tuple[TwoQueues, SubscriberSessio
     queues.save()
     queues.work()
     queues.save()
-    return queues, queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)
+    return queues, queues.far.open_subscriber("apply_far", "2", {"dbs1": Scn(10)}, 1 << 30)
 
 
 def test_batches_arrive_in_order_and_byte_for_byte(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_purged_redo_found_while_draining_is_reported_to_the_destination(tmp_pat
     queues, restored = all_durable_then_restored(tmp_path)
     assert queues.near is not None
     # The near queue learned of the purged redo from another stream of this propagation.
-    held = queues.near.open_subscriber("to_dbs2", "9", {"dbs1": 10}, 1 << 30)
+    held = queues.near.open_subscriber("to_dbs2", "9", {"dbs1": Scn(10)}, 1 << 30)
     queues.near.gone(queues.publisher, 30)
     assert isinstance(held.ended, LogGone)
     while not queues.core.drain():
@@ -284,7 +284,9 @@ def test_rewind_at_the_destination_reaches_the_source(tmp_path: Path) -> None:
     queues.work()
     queues.save()
     assert queues.near.status().batches == 0
-    queues.subscriber = queues.far.open_subscriber("apply_far", "2", {"dbs1": 10}, 1 << 30)  # restored from a backup
+    queues.subscriber = queues.far.open_subscriber(
+        "apply_far", "2", {"dbs1": Scn(10)}, 1 << 30
+    )  # restored from a backup
     queues.work()
     news = queues.near.publisher_news(queues.publisher)
     assert news is not None
@@ -309,7 +311,7 @@ def test_purged_redo_refuses_only_the_subscriber_behind_the_relay(tmp_path: Path
     queues.publish(insert_batch([40, 50], previous=30))
     queues.work()
     assert queues.far.status().sources["dbs1"].position_scn == 50
-    queues.subscriber = queues.far.open_subscriber("apply_far", "3", {"dbs1": 0}, 1 << 30)
+    queues.subscriber = queues.far.open_subscriber("apply_far", "3", {"dbs1": Scn(0)}, 1 << 30)
     queues.publish(insert_batch([60], previous=50))
     queues.work()
     assert [codec.read_header(data).through_scn for data in queues.arrived()][-1] == 60

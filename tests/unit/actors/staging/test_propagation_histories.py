@@ -16,11 +16,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.propagation import PropagationCore, PropagationStatistics
-from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import LogGone, PropagationError, QueueError, WouldBlock
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -100,14 +102,14 @@ class PropagationHistories(RuleBasedStateMachine):
         needed = self.model.crash()
         self.apply = DirectDequeue(lambda: self.queues["q_dbs2"], "apply_far", self.next_incarnation())
         try:
-            self.apply.subscribe({"dbs1": needed}, 1 << 14)
+            self.apply.subscribe({"dbs1": Scn(needed)}, 1 << 14)
         except LogGone as error:
             self.copy_again(error)
 
     def copy_again(self, error: LogGone) -> None:
         """The operator's answer to a refusal: the apply process begins anew, and its tables are copied."""
         assert self.restored
-        assert self.model.durable < error.context["first_scn"] <= self.purged
+        assert self.model.durable < int(error.context["first_scn"]) <= self.purged
         self.model = Subscriber()
         self.apply_restarts()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from actors.staging import queue as queue_module
 from actors.staging import spill as spill_module
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.queue import BATCH_BYTES_MIN
 from actors.staging.queue_space import ENTRY_BYTES, SPILL_RETRY_S, QueueSpace
 from headrace.base.errors import ProtocolError, QueueError
@@ -100,7 +100,7 @@ def test_positions_are_saved_at_most_once_per_period(tmp_path: Path) -> None:
     queue.save()
     queue.core.acknowledge(subscriber, "dbs1", 20)
     assert queue.core.positions_to_save() is None
-    queue.clock.advance(queue_module.SAVE_PERIOD_S)
+    queue.clock.advance(SAVE_PERIOD_S)
     assert queue.core.positions_to_save() == {"dbs1": {"apply_a": 20}}
 
 

@@ -16,10 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.positions import SAVE_PERIOD_S
+from actors.staging.queue import QueueCore
 from actors.staging.queue_sessions import PublisherSession, SubscriberSession
 from headrace.base.clock import VirtualClock
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from protos import codec
 from tests.support.session.seeds import scaled
@@ -157,7 +159,7 @@ class QueueHistories(RuleBasedStateMachine):
         if name not in self.models:
             return
         needed = self.models[name].crash()
-        self.sessions[name] = self.core.open_subscriber(name, self.next_incarnation(), {"dbs1": needed}, 1)
+        self.sessions[name] = self.core.open_subscriber(name, self.next_incarnation(), {"dbs1": Scn(needed)}, 1)
 
     @rule(name=st.sampled_from((*NAMES, NEW)))
     def subscriber_dies(self, name: str) -> None:

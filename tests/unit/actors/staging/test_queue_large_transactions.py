@@ -175,7 +175,7 @@ def _begun(world: World) -> Scn:
         world.publisher.step()
         world.a.take(1)
         world.b.take(1)
-    return large
+    return Scn(large)
 
 
 def _held_alone(world: World) -> list[float]:

@@ -60,9 +60,9 @@ def test_older_incarnation_is_refused_while_the_newer_one_is_connected(tmp_path:
         queue.core.open_publisher("capture_dbs1", "1", "dbs1")
     queue.core.close_publisher(newer)
     queue.core.open_publisher("capture_dbs1", "1", "dbs1")
-    session = queue.core.open_subscriber("apply_a", "2", {"dbs1": 0}, 1)
+    session = queue.core.open_subscriber("apply_a", "2", {"dbs1": Scn(0)}, 1)
     with pytest.raises(QueueError, match="newer incarnation"):
-        queue.core.open_subscriber("apply_a", "1", {"dbs1": 0}, 1)
+        queue.core.open_subscriber("apply_a", "1", {"dbs1": Scn(0)}, 1)
     assert session.ended is None
 
 
@@ -71,7 +71,7 @@ def test_unknown_components_and_sources_are_refused(tmp_path: Path) -> None:
     with pytest.raises(QueueError, match="takes no LCRs of dbs9"):
         queue.core.open_publisher("capture_dbs1", "1", "dbs9")
     with pytest.raises(QueueError, match="nobody is no subscriber"):
-        queue.core.open_subscriber("nobody", "1", {"dbs1": 0}, 1)
+        queue.core.open_subscriber("nobody", "1", {"dbs1": Scn(0)}, 1)
     with pytest.raises(QueueError, match="no source at all"):
         queue.core.open_subscriber("apply_a", "1", {}, 1)
     queue.publisher()
@@ -95,7 +95,7 @@ def grown(folder: Path) -> Queue:
     return queue
 
 
-def saved(queue: Queue) -> dict[str, int]:
+def saved(queue: Queue) -> dict[str, Scn]:
     return PositionsFile(queue.folder / "q").load()["dbs1"]
 
 

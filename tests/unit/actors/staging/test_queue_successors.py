@@ -20,7 +20,7 @@ from topology.edits.changes import changes
 from topology.spec import PropagationSpec, SiteSpec, TopologySpec
 
 
-def saved(queue: Queue) -> dict[str, int]:
+def saved(queue: Queue) -> dict[str, Scn]:
     return PositionsFile(queue.folder / "q").load()["dbs1"]
 
 

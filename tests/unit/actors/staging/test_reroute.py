@@ -11,6 +11,7 @@ from actors.staging.propagation import PropagationCore, PropagationStatistics
 from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import LogGone
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -73,7 +74,7 @@ class Chain:
         """Let an apply process take everything, and make it durable up to an SCN."""
         self.lives += 1
         stream = DirectDequeue(lambda: self.queues[queue], name, f"{self.lives:03d}")
-        stream.subscribe({"dbs1": needed}, 1 << 20)
+        stream.subscribe({"dbs1": Scn(needed)}, 1 << 20)
         while stream.poll() is not None:
             pass
         stream.acknowledge("dbs1", through)
@@ -110,7 +111,9 @@ def test_destination_rerouted_behind_a_hub_ahead_without_redo_is_refused(
     chain.move()
     chain.apply("apply_hub", "q_hub", needed=0, through=40)
     chain.apply("apply_far", "q_dbs2", needed=0, through=20)
-    chain.move(), chain.save(), chain.move()
+    chain.move()
+    chain.save()
+    chain.move()
     to_hub, to_b = chain.topology.propagations
     chain.adopt(
         dataclasses.replace(
@@ -118,7 +121,9 @@ def test_destination_rerouted_behind_a_hub_ahead_without_redo_is_refused(
         )
     )
     chain.connect()
-    chain.move(), chain.save(), chain.move()
+    chain.move()
+    chain.save()
+    chain.move()
     purged = chain.queues["q_dbs1"].status().sources["dbs1"].durable_scn
     assert purged == 40
     chain.begin("q_dbs2")

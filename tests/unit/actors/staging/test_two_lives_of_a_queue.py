@@ -17,11 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from actors.staging.positions import SAVE_PERIOD_S
 from actors.staging.propagation import PropagationCore, PropagationStatistics
-from actors.staging.queue import SAVE_PERIOD_S, QueueCore
+from actors.staging.queue import QueueCore
 from headrace.base.clock import VirtualClock
 from headrace.base.errors import PropagationError, QueueError, WouldBlock
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.scn import Scn
 from headrace.links.ports import header_of
 from headrace.rules.rule import RuleSet
 from protos import codec
@@ -173,7 +175,7 @@ class TwoLives:
         self.apply = DirectDequeue(
             lambda: self.relays.get(relay) if self.is_direct else self.queues["q_dbs2"], "apply_far", self.incarnated()
         )
-        self.apply.subscribe({"dbs1": needed}, 1 << 14)
+        self.apply.subscribe({"dbs1": Scn(needed)}, 1 << 14)
 
     # ------------------------------------------------------------------- work
 
@@ -384,7 +386,7 @@ def test_destination_added_meanwhile_begins_only_where_changes_are_held(begun: T
     newer = begun.relays[SPARE]
     newer.adopt(over_a_relay(begun.folder, is_direct=False, added=True))
     added, model = DirectDequeue(lambda: newer, "apply_added", begun.incarnated()), Subscriber()
-    added.subscribe({"dbs1": 0}, 1 << 20)
+    added.subscribe({"dbs1": Scn(0)}, 1 << 20)
     begun.history.commit()
     _work(begun)
     assert added.poll() is None  # it copies nothing before it knows where it begins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,10 +108,10 @@ def test_rollback_leaves_tables_and_log_unchanged():
 
 def test_replayed_log_reproduces_the_tables():
     source = busy(4, transactions=100)
-    rows: list = []
+    rows: list[Any] = []
     for transaction in committed(source):
         for command, table, old, new in transaction.rows:
-            if table != "hr.bag" and not (command == "TRUNCATE" and "hr.bag" in old):
+            if table != "hr.bag" and not (command == "TRUNCATE" and old is not None and "hr.bag" in old):
                 continue
             if command == "TRUNCATE":
                 rows.clear()

@@ -21,7 +21,7 @@ import headrace.cli.app
 import headrace.console.progress
 from headrace.base.errors import ConfigError, DatabaseUnavailable
 from headrace.cli.app import main
-from headrace.console.exit_codes import DONE, FAILURE, FINDING, WRONG_USE
+from headrace.console.exit_codes import DONE, FAILURE, FINDING, INTERRUPTED, WRONG_USE
 from headrace.databases.ports import Finding
 from headrace.deployment.deployment import Deployment, NotUp
 from headrace.status.overview import Flow, FoundProblem, Overview
@@ -219,7 +219,7 @@ def test_ctrl_c_is_no_failure(run, topology, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Deployment, "overview", interrupt)
-    assert run("status", topology) == headrace.cli.app.INTERRUPTED
+    assert run("status", topology) == INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
 
 
@@ -228,7 +228,7 @@ def test_interrupted_up_reports_that_components_keep_running(run, topology, monk
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Deployment, "up", interrupt)
-    assert run("up", topology) == headrace.cli.app.INTERRUPTED
+    assert run("up", topology) == INTERRUPTED
     told = capsys.readouterr().err
     assert f"headrace down {topology}" in told
     assert told.endswith("interrupted\n")
@@ -310,7 +310,7 @@ class Watched:
 def test_watched_status_is_a_json_document_per_line_until_ctrl_c(run, topology, monkeypatch, capsys):
     looks = [overview("ENABLED"), overview("ABORTED"), overview("ENABLED")]
     watched = Watched(monkeypatch, looks, KeyboardInterrupt())
-    assert run("status", topology, "--watch", "--json") == headrace.cli.app.INTERRUPTED
+    assert run("status", topology, "--watch", "--json") == INTERRUPTED
     assert [json.loads(line) for line in watched.lines] == [plain_overview(look) for look in looks]
     assert watched.arrived_before == [0, 1, 2, 3]  # nothing stays in a buffer
     assert capsys.readouterr().err == "interrupted\n"

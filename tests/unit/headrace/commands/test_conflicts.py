@@ -56,14 +56,14 @@ class Queue:
         session = self.destination.open_session("t", "a1", server=0, epoch=epoch, tag=b"\0")
         session.begin()
         session.record_conflicts([RECORD, FAILED], count_max=10, age_max_s=1e12)
-        session.commit((), 0)  # type: ignore[arg-type]
+        session.commit((), 0)
 
     def conflicts(self, apply: str, last: int) -> tuple[ConflictRecord, ...]:
         return self.destination.conflicts("t", apply or None, last=last)
 
 
 def test_list_shows_the_winner_and_the_values(capsys):
-    assert list_conflicts(Queue(), Output(), "", 10) == 0  # type: ignore[arg-type]
+    assert list_conflicts(Queue(), Output(), "", 10) == 0
     shown = capsys.readouterr().out
     assert (
         "1 a1 from dbs1: update_differs in hr.t, 2023-11-14T22:13:20+00:00: LCR APPLIED by maximum(at); transaction 77"
@@ -82,7 +82,7 @@ def test_list_shows_the_winner_and_the_values(capsys):
 
 
 def test_list_is_json_on_request(capsys):
-    assert list_conflicts(Queue(), Output(as_json=True), "a1", 1) == 0  # type: ignore[arg-type]
+    assert list_conflicts(Queue(), Output(as_json=True), "a1", 1) == 0
     (found,) = json.loads(capsys.readouterr().out)["conflicts"]
     assert (found["number"], found["outcome"], found["error_number"], found["old"]) == (2, "ERROR QUEUE", 5, ["id=2"])
 

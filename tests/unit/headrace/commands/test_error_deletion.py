@@ -18,7 +18,7 @@ class Applies:
     """Deletes error transactions on request, except those being executed, and records each call."""
 
     def __init__(self, *executed: int) -> None:
-        self.executed, self.asked = executed, []
+        self.executed, self.asked = executed, list[Any]()
 
     def delete(self, apply: str, numbers: list[int]) -> list[dict[str, Any]]:
         self.asked.append((apply, numbers))

@@ -57,7 +57,7 @@ def page(*outcomes: dict[str, Any], left: int = 0, arrived: int = 0, is_over: bo
 
 
 def execution(actors: Actors, **more: Any) -> Execution:
-    return Execution(output=Silent(), connect=lambda: actors, **more)  # type: ignore[arg-type, return-value]
+    return Execution(output=Silent(), connect=lambda: actors, **more)  # type: ignore[return-value]  # they stand in for a session
 
 
 def test_remaining_errors_are_counted_over_all_apply_processes() -> None:

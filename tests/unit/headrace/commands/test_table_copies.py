@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ T = ("public", "t")
 
 class Actors:
     def __init__(self, **answers: Any) -> None:
-        self.answers, self.asked = answers, []
+        self.answers, self.asked = answers, list[Any]()
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         self.asked.append((name, method, *arguments))
@@ -52,13 +53,13 @@ def test_refusal_of_one_destination_is_reported_although_another_begins():
 def test_unknown_table_or_apply_process_is_wrong_use():
     nobody = ApplyError("public.t: apply process x does not replicate it")
     with pytest.raises(ConfigError, match=r"no apply process replicates public\.t"):
-        copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), {T: []})  # type: ignore[arg-type]
+        copy_again(SPEC, Actors(to_b=nobody, to_c=nobody), {T: []})
     with pytest.raises(ConfigError, match="no apply process 'to_x'"):
-        copy_again(SPEC, Actors(), {T: ["to_x"]})  # type: ignore[arg-type]
+        copy_again(SPEC, Actors(), {T: ["to_x"]})
 
 
 def test_error_transactions_made_obsolete_by_this_copy_are_counted():
-    before = copy_again(SPEC, Actors(to_b=[table(obsolete_errors=7)], to_c=[]), {T: ["to_b"]})  # type: ignore[arg-type]
+    before = copy_again(SPEC, Actors(to_b=[table(obsolete_errors=7)], to_c=[]), {T: ["to_b"]})
     assert copied_line(before[0]) == "public.t at b: done, 1 rows"
     copied = {"name": "apply:to_b", "instantiation": [table(scn=200, obsolete_errors=2)]}
     looks = overview_from({"components": [copied]})
@@ -160,7 +161,7 @@ def test_copy_without_progress_is_not_awaited_for_ever(monkeypatch: pytest.Monke
     monkeypatch.setattr(table_copies, "POLL_S", 0.0)
     monkeypatch.setattr(table_copies, "STALLED_S", 100.0)
     clock = [0.0]
-    monkeypatch.setattr(table_copies.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     done = 0
 
     def overview() -> Overview:

@@ -238,7 +238,7 @@ def test_transaction_that_holds_up_a_start_is_named_meanwhile():
 
 
 def test_progress_of_copies_is_a_sum_with_the_largest_table():
-    def table(name: str, state: str, done: int = 0, total: int = 0) -> dict:
+    def table(name: str, state: str, done: int = 0, total: int = 0) -> dict[str, Any]:
         return {
             "owner": "public",
             "name": name,

@@ -10,7 +10,9 @@ from tests.support.actors.probes import probe
 
 
 def test_latency_is_the_time_from_commit_to_visible():
-    p50, p99 = probe(*((float(n), n + n / 1000) for n in range(1, 101))).latencies_ms()
+    latencies = probe(*((float(n), n + n / 1000) for n in range(1, 101))).latencies_ms()
+    assert latencies is not None
+    p50, p99 = latencies
     assert p50 == pytest.approx(51, abs=1)
     assert p99 == pytest.approx(100, abs=1)
 

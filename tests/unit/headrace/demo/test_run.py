@@ -70,7 +70,7 @@ def summary(*samples: tuple[float, float], identical: bool = True) -> dict[str, 
         identical=identical,
         returned_changes=3,
         drain_s=10.0,
-        duration_s=44.44,  # type: ignore[arg-type]
+        duration_s=44.44,
     )
 
 

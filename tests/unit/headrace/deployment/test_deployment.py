@@ -46,6 +46,7 @@ from headrace.status.overview import Overview
 from tests.support.actors.actor_system import FakeActors
 from tests.support.actors.overviews import overview_from
 from tests.support.databases.administered_source import AdministeredSource, administer, record
+from tests.support.session.noted import noted
 from tests.support.topologies.files import ONE_WAY, SITES, read
 from topology.edits.changes import bypassed_of
 from topology.edits.stored import KEY_FILE
@@ -124,7 +125,7 @@ class Clusters:
         self.asked: dict[str, str] = {}
         monkeypatch.setattr(Deployment, "overview", lambda _: overview_from({**overview(), "calls": self.asked}))
         monkeypatch.setattr(
-            Deployment, "_end_components", lambda deployment, *_, **__: self.ended.append(deployment.address) or []
+            Deployment, "_end_components", lambda deployment, *_, **__: (noted(self.ended, deployment.address), [])[1]
         )
 
     def _connect(self, address: str, _topology: str, _environment: dict[str, str]) -> Clusters:
@@ -429,7 +430,7 @@ def test_up_asks_for_another_look_and_fails_when_it_confirms_the_failure(monkeyp
     with pytest.raises(ApplyError, match=r"table public\.t: not empty"):
         looks.deployment.up()
     assert [method for _, method in looks.calls].count("look_at_tables") == 1
-    assert headrace.deployment.deployment.time.monotonic() < headrace.deployment.failures.STUCK_S
+    assert vars(headrace.deployment.deployment)["time"].monotonic() < headrace.deployment.failures.STUCK_S
 
 
 def test_up_reports_a_failed_table_after_the_other_components_started(monkeypatch, spec):
@@ -442,9 +443,9 @@ def test_up_reports_a_failed_table_after_the_other_components_started(monkeypatc
     assert exit_code_of(caught.value) == FINDING
     looks = Looks(monkeypatch, spec, starting)
     looks.has_looked = True
-    with pytest.raises(ApplyError, match=r"table public\.t: not empty") as caught:
+    with pytest.raises(ApplyError, match=r"table public\.t: not empty") as failed_later:
         looks.deployment.up()
-    assert exit_code_of(caught.value) == FAILURE, "the other component does not start within a minute"
+    assert exit_code_of(failed_later.value) == FAILURE, "the other component does not start within a minute"
 
 
 @pytest.mark.parametrize(
@@ -572,7 +573,7 @@ def test_late_publication_is_undone_after_a_refusal(administered, monkeypatch):
 
     def refused(*arguments: Any, **options: Any) -> tuple[str, ...]:
         administered.state = "REFUSED"
-        return prepare(*arguments, **options)
+        return tuple(prepare(*arguments, **options))
 
     monkeypatch.setattr(administered.source, "prepare", refused)
     assert administered.up() == []
@@ -625,7 +626,7 @@ def test_up_reports_the_failure_after_that_retry_and_not_an_earlier_one(monkeypa
     with pytest.raises(ApplyError, match="new"):
         looks.deployment.up(timeout_s=100)
     assert looks.calls == [("apply:x", "start_component")] * 2
-    assert headrace.deployment.deployment.time.monotonic() < headrace.deployment.failures.STUCK_S
+    assert vars(headrace.deployment.deployment)["time"].monotonic() < headrace.deployment.failures.STUCK_S
 
 
 def test_start_clears_the_stop_of_a_bypassed_component(monkeypatch, spec):
@@ -734,7 +735,7 @@ def test_up_that_keeps_rows_ends_the_controller_before_its_apply_processes(monke
 
 def test_up_does_not_continue_with_the_controller_of_another_file(monkeypatch, spec, nobody):
     actors = EndsActors(stays="controller")
-    actors.call = lambda name, *_: {"name": name, "fingerprint": "another"}
+    monkeypatch.setattr(actors, "call", lambda name, *_: {"name": name, "fingerprint": "another"})
     monkeypatch.setattr(Deployment, "connect", lambda _: actors)
     monkeypatch.setattr(headrace.deployment.endings, "GONE_TIMEOUT_S", 0.1)
     with pytest.raises(PropagationError, match=r"controller of topology t does not end within 0\.1 s"):
@@ -887,7 +888,7 @@ def on_nodes(spec: Any) -> Any:
 def clear(spec: Any, actors: Machines, *, purge: bool) -> tuple[list[str], list[str]]:
     """Return the problems and the progress lines."""
     told: list[str] = []
-    return Removal(spec, told.append).clear_nodes(actors, actors.names(), purge=purge), told  # type: ignore[arg-type]
+    return Removal(spec, told.append).clear_nodes(actors, actors.names(), purge=purge), told
 
 
 def test_down_cleans_the_machines_of_sites_and_names_unreached_ones(spec):

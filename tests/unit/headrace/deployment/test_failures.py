@@ -36,7 +36,7 @@ def aborted(name: str) -> dict[str, Any]:
 
 def ended_by(seen: Overview) -> Any:
     """The error with which `up` ends if the topology stays in this state."""
-    failures, now, errors = Failures(lambda name: True), 0.0, []
+    failures, now, errors = Failures(lambda name: True), 0.0, list[Any]()
     while not errors:
         errors = failures.told(seen, now, is_settled=True)
         now += min(LOOKED_S, LOOK_AT_ALL_S) / 4

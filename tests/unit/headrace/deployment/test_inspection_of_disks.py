@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ def test_redo_bound_above_the_size_of_the_disk_is_a_warning(tmp_path: Path, monk
         asked.append(folder)
         return SimpleNamespace(total=200_000_000)
 
-    monkeypatch.setattr(inspection.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     (found,) = inspection._disk_findings(spec)
     assert (found.path, found.is_error) == ("redo_bytes_max", False)
     assert found.problem.startswith(f"is 16.0 GB, but the disk of {spec.state_dir} has 200 MB")

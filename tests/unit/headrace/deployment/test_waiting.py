@@ -55,7 +55,7 @@ def quick(monkeypatch):
 
 
 def names(spec) -> tuple[str, str]:
-    return tuple(next(apply.name for apply in spec.applies if apply.source == source) for source in ("a", "b"))  # type: ignore[return-value]
+    return tuple(next(apply.name for apply in spec.applies if apply.source == source) for source in ("a", "b"))
 
 
 def test_wait_ends_when_every_apply_is_past_its_own_sources_marker(spec):
@@ -85,7 +85,7 @@ def test_wait_is_repeated_for_every_site_that_forwards(tmp_path):
                 return len(written)
             return 100
 
-    assert wait_caught_up(spec, Growing({}, {}), timeout_s=60) == {"b": 4, "c": 5, "h": 6}  # type: ignore[arg-type]
+    assert wait_caught_up(spec, Growing({}, {}), timeout_s=60) == {"b": 4, "c": 5, "h": 6}
     assert written == ["site:b", "site:c", "site:h"] * 2
 
 

@@ -51,7 +51,7 @@ class _Deployment:
 def test_detours_are_renewed_before_a_link_breaks():
     """Detours that nobody has renewed for a while end, and new connections would bypass the proxies."""
     deployment = _Deployment()
-    links = Links(example("one_way"), lambda: deployment)
+    links = Links(example("one_way"), lambda: deployment)  # type: ignore[return-value]  # it stands in for a session
     (link,) = links_of(example("one_way"))
     with Proxy("127.0.0.1:1") as proxy:
         links._links[link.name], links.proxies[link.name] = link, proxy

@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ def changes(tables: list[Table], seed: int) -> list[RowLcr]:
         table, command = chosen.choice(tables), chosen.choice(["INSERT", "UPDATE", "DELETE"])
         rows = []
         for _ in range(2):
-            row = {name: chosen.choice(VALUES[kind]) for name, kind in table.columns.items()}
+            row: dict[str, Any] = {name: chosen.choice(VALUES[kind]) for name, kind in table.columns.items()}
             rows.append(row | {name: chosen.randrange(5) for name in table.key})
         old, new = rows
         found.append(

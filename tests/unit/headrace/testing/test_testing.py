@@ -7,6 +7,7 @@ import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -382,7 +383,8 @@ def test_delta_adds_to_the_current_value(kind: str, expected: object, tmp_path: 
     (tmp_path / "hr.yaml").write_text(CONFLICTS.format(handler="method: delta, columns: [n]"))
     table = Table(name="hr.e", columns={"id": "int4", "n": kind}, logs_old_rows=True)
     destination = Destination.from_file(tmp_path / "hr.yaml", tables=[table])
-    destination.insert("hr.e", {"id": 1, "n": expected - 10})
+    number: Any = expected
+    destination.insert("hr.e", {"id": 1, "n": number - 10})
     destination.apply(row_lcr(table, "UPDATE", old={"id": 1, "n": 100}, new={"n": 110}))
     assert (destination.rows("hr.e"), destination.errors) == ([{"id": 1, "n": expected}], [])
 

@@ -420,6 +420,7 @@ def test_change_discarded_by_a_condition_names_client_and_condition(spec: Topolo
         ),
     )
     left_out, kept = (replace(change(), alone=insert_batch([SCN], value=b"\0\0\0\1")) for _ in range(2))
+    assert kept.alone is not None
     kept = replace(
         kept,
         alone=replace(
@@ -433,6 +434,7 @@ def test_change_discarded_by_a_condition_names_client_and_condition(spec: Topolo
 
 def binary(found: FoundChange) -> FoundChange:
     """The change with its values in binary form."""
+    assert found.alone is not None
     table = replace(
         found.alone.tables[0],
         columns=tuple(replace(column, is_binary=True) for column in found.alone.tables[0].columns),

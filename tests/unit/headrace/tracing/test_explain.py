@@ -30,7 +30,7 @@ class Redo:
     """Gives its answers in turn; an exception is raised."""
 
     def __init__(self, *answers: SearchedRedo | Exception) -> None:
-        self.answers, self.asked = list(answers), []
+        self.answers, self.asked = list(answers), list[int]()
 
     def __call__(self, start: int) -> SearchedRedo:
         self.asked.append(start)
@@ -61,7 +61,7 @@ def test_invalid_key_is_refused(text: str) -> None:
 
 
 def test_pieces_are_requested_in_turn_with_progress() -> None:
-    redo, lines = Redo(piece(50, 100, 60), piece(100, 200), piece(200, 300, 250, is_done=True)), []
+    redo, lines = Redo(piece(50, 100, 60), piece(100, 200), piece(200, 300, 250, is_done=True)), list[str]()
     found = searched(redo, lines.append)
     assert redo.asked == [0, 100, 200]
     assert (found.searched, [each.commit_scn for each in found.changes]) == ((50, 300), [60, 250])

@@ -117,7 +117,7 @@ class Actors:
     """Components that answer from their notes."""
 
     def __init__(self, logs: dict[str, TrackLog]) -> None:
-        self.logs, self.asked = logs, []
+        self.logs, self.asked = logs, list[tuple[str, str]]()
 
     def call(self, name: str, method: str, *arguments: Any, timeout_s: float) -> Any:
         self.asked.append((name, method))
@@ -135,7 +135,7 @@ def test_look_asks_for_labels_and_error_queues_only_along_the_way(tmp_path: Path
     label = Label(text="order 7", transaction_id=1, order_scn=999, commit_scn=1000, rows=1)
     log.note(label, "dbs1", "ERROR QUEUE", detail="error transaction 1")
     actors = Actors({"apply:apply_far": log})
-    found = look(spec, actors, "order 7", Overview(topology="t", state="RUNNING"))  # type: ignore[arg-type]
+    found = look(spec, actors, "order 7", Overview(topology="t", state="RUNNING"))
     assert {name.partition(":")[0] for name, _ in actors.asked} <= {"capture", "queue", "propagation", "apply"}
     assert [name for name, method in actors.asked if method == "errors"] == ["apply:apply_far"]
     (transaction,) = found.transactions

@@ -4,6 +4,8 @@ source's names.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.base.errors import ConfigError, DatabaseUnavailable
@@ -23,8 +25,8 @@ SHAPE = (
 HERE = {"number": "7", "id": "Ann", "region": "EMEA", "extra": "x"}
 
 
-def asked(rows, key: str = "id") -> _Asked:
-    found = _Asked(
+def asked(rows, key: str = "id") -> Any:
+    found: Any = _Asked(
         spec=None,
         actors=None,
         question=RowQuestion(table=EMPLOYEES, key=((key, "7"),)),
@@ -38,7 +40,7 @@ def asked(rows, key: str = "id") -> _Asked:
 
 def test_row_is_found_by_the_destinations_key_and_shown_by_source_names(tmp_path):
     way = the_way(read(tmp_path, one_way(applied=SHAPE)))
-    rows = {
+    rows: dict[Any, Any] = {
         ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann", "salary": "5"},
         ("dbs2", TableName("sales", "staff"), ("number",)): HERE,
     }
@@ -64,7 +66,7 @@ def test_row_is_found_under_the_last_of_several_names(tmp_path):
             ),
         )
     )
-    rows = {
+    rows: dict[Any, Any] = {
         ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"},
         ("dbs2", TableName("sales", "staff"), ("id",)): {"id": "7", "alias": "Ann"},
     }
@@ -112,7 +114,7 @@ def masked(folder, step: str):
 
 def test_columns_that_a_function_may_change_are_not_compared(tmp_path):
     way = masked(tmp_path, '{function: "masks:mask", columns: [alias]}')
-    rows = {
+    rows: dict[Any, Any] = {
         ("dbs1", EMPLOYEES, ("id",)): {"id": "7", "name": "Ann"},
         ("dbs2", EMPLOYEES, ("id",)): {"id": "7", "alias": "xxx"},
     }

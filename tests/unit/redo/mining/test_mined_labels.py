@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,7 @@ def mined(
 ) -> tuple[list[LcrBatch], list[MinedLabel]]:
     writer = write_redo(folder, source, segment_bytes=2000, record_bytes=bounds.pop("record_bytes", 500))
     reader = miner(folder, rules=rules)
-    batches, finished = [], []
+    batches, finished = [], list[Any]()
     for batch in mine(reader, writer, **bounds):
         batches.append(batch)
         finished += reader.take_labelled()

@@ -19,7 +19,7 @@ def version(number: int, columns: int, name: str) -> TableVersion:
     described = tuple(Column(name=f"c{n}", type_name="pg_catalog.text", type_number=25) for n in range(columns))
     return TableVersion(
         object_number=number, version=columns, owner="s", name=name, columns=described, old_image=OldImage.KEY
-    )  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.seeded

@@ -573,7 +573,9 @@ def test_new_capture_begins_at_the_oldest_redo_and_reports_its_scn(
 ):
     folder = tmp_path_factory.mktemp("redo")
     source = busy_source(seed, gulp)
-    first = source.confirmed_scn = source.log[0].order_scn  # as of a slot that was created when the log had content
+    first = source.confirmed_scn = Scn(
+        source.log[0].order_scn
+    )  # as of a slot that was created when the log had content
     cuts = random.Random(seed)
     source.break_after(*(cuts.randint(1, 200) for _ in range(6)))
     writer = write_redo(folder, source, segment_bytes=segment, record_bytes=record)

@@ -9,11 +9,13 @@ import errno
 import os
 import shutil
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from headrace.base.errors import LogGone, ProtocolError, RedoError
 from headrace.base.failpoints import failpoint
+from headrace.lcr.batch import LcrBatch
 from headrace.links.standby import Shipped
 from headrace.redo.segments import list_segments
 from headrace.redo.standby import archive_folder
@@ -38,7 +40,7 @@ def archive(site):
     return folder
 
 
-def complete(site) -> list:
+def complete(site) -> list[Any]:
     return [file for file in list_segments(site.redo) if file.is_archived]
 
 
@@ -259,7 +261,7 @@ def test_lagging_capture_reads_archived_standby_redo_and_catches_up(tmp_path):
     standby = standby_log(site.folder)
     site.commit(5)
     site.receive(standby)
-    reader, batches = miner(site.folder), []
+    reader, batches = miner(site.folder), list[LcrBatch]()
     batches += mine(reader, standby)  # where the standby redo log is being written
     for _ in range(3):
         site.commit(40)

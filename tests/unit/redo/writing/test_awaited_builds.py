@@ -11,6 +11,7 @@ import pytest
 
 from headrace.base.clock import VirtualClock
 from headrace.databases.memory.source import MemorySource
+from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.redo.records import RecordType
 from headrace.redo.segments import RedoReader
@@ -143,7 +144,7 @@ def test_full_redo_log_still_takes_the_build_that_captures_await(tmp_path):
     drain(writer, source, clock)
     assert writer.state == "PAUSED: REDO IS FULL"
     source.invisible.clear()
-    start, batches = FIRST_SCN, []
+    start, batches = FIRST_SCN, list[LcrBatch]()
     for _ in range(60):
         drain(writer, source, clock)
         reader = miner(tmp_path, start, ROOT_ONLY)

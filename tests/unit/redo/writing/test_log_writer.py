@@ -17,6 +17,7 @@ from headrace.base.clock import VirtualClock
 from headrace.base.errors import DatabaseUnavailable, LogGone, RedoError, UnsupportedType
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import LogChunk, LogStream, StreamOptions
+from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.redo.checkpoints import CHECKPOINT_SAVE_INTERVAL_S, RequiredCheckpoints
 from headrace.redo.records import RecordHeader, RecordType
@@ -386,7 +387,7 @@ def test_full_redo_pauses_until_purged_and_drops_nothing(tmp_path):
     drain(writer, source, clock)
     assert writer.statistics().redo_bytes == size
     assert size < 30_000
-    reader, batches, turns = miner(tmp_path, clock=clock), [], 0
+    reader, batches, turns = miner(tmp_path, clock=clock), list[LcrBatch](), 0
     while source.confirmed_scn < source.current_scn():
         batches += mine(reader, writer)
         clock.advance(1.0)
@@ -700,7 +701,7 @@ def test_segment_of_another_site_is_refused(tmp_path):
         LogWriter(
             tmp_path,
             "dbs2",
-            decoder_factory=lambda options: None,
+            decoder_factory=lambda options: None,  # type: ignore[return-value]  # nothing is decoded
             dictionary_build=source.dictionary_build,
             segment_bytes=1,
             redo_bytes_max=1,

@@ -10,6 +10,7 @@ import struct
 import textwrap
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,7 @@ def test_row_outcomes_are_among_the_outcomes_possible_before_reading_rows(data):
     command = batch.groups[0].command
     for row, found in enumerate(CompiledCondition(condition, TABLE, TYPES).outcomes(rows_of(batch)).tolist()):
         lcr = RowLcr(batch, row)
-        known = {"object_owner": "public", "object_name": "t"}
+        known: dict[str, Any] = {"object_owner": "public", "object_name": "t"}
         for more, its_command in (
             ({}, None),
             ({"tag": lcr.tag}, None),

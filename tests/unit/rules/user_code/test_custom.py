@@ -139,12 +139,12 @@ def mask(lcr):
     lcrs = [RowLcr(found, row) for row in range(found.row_count)]
     assert [
         (lcr.command_type, lcr.get_value("old" if lcr.command_type == "DELETE" else "new", "note").raw) for lcr in lcrs
-    ] == [  # type: ignore[union-attr]
+    ] == [
         ("DELETE", b"DELETE of 0: ['email', 'id', 'note', 'region']"),
         ("INSERT", b"INSERT of 1: []"),
         ("UPDATE", b"UPDATE of 1: ['email', 'id', 'note', 'region']"),
     ]
-    assert [lcr.get_value("new", "email").raw for lcr in lcrs[1:]] == [b"away", b"away"]  # type: ignore[union-attr]
+    assert [lcr.get_value("new", "email").raw for lcr in lcrs[1:]] == [b"away", b"away"]
 
 
 def test_function_gets_only_rows_of_its_tables() -> None:

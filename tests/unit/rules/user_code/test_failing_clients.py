@@ -139,7 +139,7 @@ def _arrived(queues: TwoQueues) -> list[bytes]:
 
 
 def _key(batch: LcrBatch, row: int) -> bytes:
-    return RowLcr(batch, row).get_value("new", "id").raw or b""  # type: ignore[union-attr]
+    return RowLcr(batch, row).get_value("new", "id").raw or b""
 
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
@@ -263,7 +263,7 @@ def test_function_blocked_in_the_kernel_is_reported_then_fails(tmp_path: Path, m
     gate, module = threading.Event(), types.ModuleType("own_gate")
     module.wait = lambda: gate.wait(30)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "own_gate", module)
-    last, raised = LastCall(tmp_path / "call"), list[BaseException]()
+    last, raised = LastCall(tmp_path / "call"), list[TransformationError]()
     rule = Rule(tags=ANY_TAG, transformation=Transformation(custom=custom(WAITS, timeout_s=0.1)))
     client = RuleEvaluation(RuleSet(include=(rule,)), types=value_types(), last_call=last)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ def processes() -> Iterator[ForkServerContext]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     yield context
-    forkserver._forkserver._stop()  # it would end with this process, but the session looks for leftovers before
+    server: Any = forkserver._forkserver
+    server._stop()  # it would end with this process, but the session looks for leftovers before
 
 
 def rules(text: str) -> RuleSet:

@@ -5,12 +5,14 @@ Capture processes, propagations and apply drivers call functions in other thread
 
 from __future__ import annotations
 
+import importlib
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from types import FunctionType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -54,7 +56,7 @@ def test_interruption_right_after_the_function_leaves_none_pending(monkeypatch: 
         times.append(1)
         if len(times) == 1:
             raise TooLong
-        end(*arguments)  # type: ignore[arg-type]
+        end(*arguments)
 
     monkeypatch.setattr(module._WATCHDOG, "end", interrupted)
 
@@ -104,7 +106,7 @@ def test_call_blocked_in_the_kernel_is_reported_by_another_thread() -> None:
 def test_signal_at_the_start_or_end_of_a_call_leaves_no_timer(place: FunctionType) -> None:
     before = signal.getsignal(signal.SIGALRM)
     signal.setitimer(signal.ITIMER_REAL, 0)  # the limit of this test itself
-    limit = time_limit(60, lambda: False)
+    limit: Any = time_limit(60, lambda: False)
     limit.__enter__()
     limit._ring(0, SimpleNamespace(f_code=place.__code__))  # nothing is raised there
     with pytest.raises(TooLong):
@@ -160,7 +162,9 @@ def test_outer_timer_ringing_as_a_call_begins_does_not_end_the_call(monkeypatch:
 
     before, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
     signal.signal(signal.SIGALRM, lambda *_: rang.append("its owner heard of it"))
-    monkeypatch.setattr(module, "_signal", SimpleNamespace(**vars(module._signal) | {"setitimer": stalled}))
+    monkeypatch.setattr(
+        module, "_signal", SimpleNamespace(**vars(importlib.import_module("_signal")) | {"setitimer": stalled})
+    )
     try:
         with time_limit(30.0, lambda: False):
             pass

@@ -46,7 +46,7 @@ def _apply(**changes: object) -> ApplyConfig:
         "destination": DatabaseAccess(site="b", kind="embedded", dsn="password=two"),
         "queue": "q",
     }
-    return ApplyConfig(**{**fields, **changes})  # type: ignore[arg-type]
+    return ApplyConfig(**{**fields, **changes})
 
 
 def test_printed_configuration_contains_no_secrets() -> None:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from numba.core.dispatcher import Dispatcher
 
@@ -46,7 +47,8 @@ def cached() -> dict[str, set[str]]:
             continue
         for label, kernel in vars(importlib.import_module(name)).items():
             if isinstance(kernel, Dispatcher):
-                found[f"{name}:{label}"] = {str(key[0]) for key in kernel._cache._cache_file._load_index()}
+                compiled: Any = kernel
+                found[f"{name}:{label}"] = {str(key[0]) for key in compiled._cache._cache_file._load_index()}
     return found
 
 

@@ -71,7 +71,7 @@ def application() -> Application:
 
 @pytest.fixture
 def server(application: Application) -> Iterator[Server]:
-    server = serve_tasks("127.0.0.1", SparkRuns(application), TOKEN)  # type: ignore[arg-type]
+    server = serve_tasks("127.0.0.1", SparkRuns(application), TOKEN)
     yield server
     server.stop()
 
@@ -116,7 +116,7 @@ def test_run_returns_the_results_of_its_tasks(application: Application, server: 
 
 
 def test_repeated_run_has_a_new_token_and_refuses_tasks_of_the_older_run(application: Application, server: Server):
-    mine, moved = runner(server, "x"), []
+    mine, moved = runner(server, "x"), list[bool]()
     run = mine.start(pb.TASK_KIND_APPLY_SERVER, 1, is_kept=True, moved=moved.append)
     wait_for("the job", lambda: application.jobs, SOON_S)
     mine.tokens.check(application.tokens[0])
@@ -204,7 +204,7 @@ def test_caller_without_the_application_token_runs_nothing(application: Applicat
 
 def test_call_cancelled_before_it_is_served_starts_nothing(application: Application):
     """Its end would never be reported, and the job would run forever."""
-    runs = SparkRuns(application)  # type: ignore[arg-type]
+    runs = SparkRuns(application)
     request = pb.RunRequest(kind=pb.TASK_KIND_COPY, apply="x", tasks=1)
     assert list(runs.run(request, lambda _: False)) == []
     assert (application.jobs, runs.health().runs) == ({}, 0)
@@ -224,7 +224,7 @@ class Executors:
 
 
 def test_application_without_an_executor_is_given_up_after_a_timeout():
-    executors, counts = Executors(), []
+    executors, counts = Executors(), list[int]()
     watch = ApplicationWatch(executors, counts.append, 0.0)
     watch.look(1.0)
     executors.count = 0

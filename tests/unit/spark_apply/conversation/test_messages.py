@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 import typing
 
@@ -27,7 +28,7 @@ def _strategy(kind: object) -> st.SearchStrategy[object]:
         return st.none()
     if kind is bool:
         return st.booleans()
-    if isinstance(kind, type) and issubclass(kind, groups.IntEnum):
+    if isinstance(kind, type) and issubclass(kind, enum.IntEnum):
         return st.sampled_from(list(kind))
     if kind is int:
         return st.integers(0, 2**31 - 1)
@@ -36,11 +37,11 @@ def _strategy(kind: object) -> st.SearchStrategy[object]:
     if kind is bytes:
         return st.binary(max_size=50)
     hints = typing.get_type_hints(kind)
-    return st.builds(kind, **{field.name: _strategy(hints[field.name]) for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+    return st.builds(kind, **{field.name: _strategy(hints[field.name]) for field in dataclasses.fields(kind)})
 
 
-def _over_the_wire(message: pb.ServerMessage | pb.CoordinatorMessage) -> typing.Any:
-    joiner, whole = Joiner(), []
+def _over_the_wire(message: typing.Any) -> typing.Any:
+    joiner, whole = Joiner(), list[typing.Any]()
     for piece in split(message):
         assert piece.ByteSize() <= PIECE_BYTES + 100
         joined = joiner.add(type(message).FromString(piece.SerializeToString()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,13 +26,14 @@ from spark_apply.copy.records.tables import TableProgress
 from spark_apply.copy.ways.obstacles import refused
 from tests.support.copies.copying_threads import FreezingTask
 from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
+from tests.support.session.noted import noted
 
 
 class Joins:
     """Replaces `JoinCalls`: records the calls in order."""
 
     def __init__(self, world: World) -> None:
-        self.world, self.asked, self.is_joined = world, [], True
+        self.world, self.asked, self.is_joined = world, list[Any](), True
         self.emptied: dict[TableName, Scn] = {}
         self.truncated_parts: dict[tuple[str, str], Scn] = {}
 
@@ -178,7 +180,7 @@ def test_missing_destination_table_is_copied_beside_when_created():
 def test_table_rewritten_during_its_copy_is_copied_again_completely(is_beside: bool):
     world = World("a", "b")
     copying = world.copying()
-    rewritten = []
+    rewritten: list[Any] = []
 
     def rewrite(piece: Any) -> None:
         if piece.table.name == "b" and not piece.is_digest and len(rewritten) < 2:
@@ -211,7 +213,7 @@ def rewritten_always(world: World) -> tuple[TableInstantiation, list[str]]:
 
 
 def test_constantly_rewritten_table_fails_alone_until_rewriting_ends(monkeypatch: pytest.MonkeyPatch):
-    world, told = World("a", "b"), []
+    world, told = World("a", "b"), list[Any]()
     monkeypatch.setattr(world, "_moved", told.append)
     copying, rewritten = rewritten_always(world)
     copying.run_first()
@@ -225,7 +227,7 @@ def test_constantly_rewritten_table_fails_alone_until_rewriting_ends(monkeypatch
             failed_at.append(world.source.opened)
         if failed_at and world.source.opened >= failed_at[0] + 3:  # the copy is retried
             rewritten.append("end")
-        return record.state == "DONE"
+        return bool(record.state == "DONE")
 
     joins = beside(world, until, copying=copying)
     assert failed_at == [5]
@@ -260,7 +262,7 @@ def test_truncate_in_the_log_ends_the_copy_of_a_constantly_truncated_table(monke
         nonlocal looks
         looks += 1
         assert looks < 3000, world.states
-        return world.recorded()["b"].state == "DONE"
+        return bool(world.recorded()["b"].state == "DONE")
 
     world.should_end = should_end
     copying.run_beside(joins)
@@ -345,7 +347,9 @@ def test_unverifiable_table_keeps_its_rows_when_a_new_copy_is_requested():
     before = list(world.store.rows("public", "b"))
     assert before
 
-    class Unprovable(type(copying.source_reader)):
+    kind: Any = type(copying.source_reader)
+
+    class Unprovable(kind):  # type: ignore[misc]  # whatever the world reads with
         def prove_large(self, owner: str, name: str, *_: Any, **__: Any) -> None:
             if name == "b":
                 raise DatabaseError("a value is too large")
@@ -371,10 +375,10 @@ def test_copy_requested_while_the_destination_is_away_is_not_recorded():
     joins = Joins(world)
     world.store.is_reachable = False
     world.should_end = lambda: True
-    copying._leave_out(joins)  # type: ignore[arg-type]
+    copying._leave_out(joins)
     assert joins.asked == []
     world.store.is_reachable = True
-    copying._leave_out(joins)  # type: ignore[arg-type]
+    copying._leave_out(joins)
     assert joins.asked == [("leave out", {("public", "a")})]
     assert world.recorded()["a"].state == "COPYING"
 
@@ -403,7 +407,7 @@ def test_join_with_a_late_answer_releases_the_queue():
         return joins.asked[-1:] == [("hold", None)] and world.recorded()["late"].state == "DONE"
 
     world.should_end = should_end
-    world.copying().run_beside(joins)  # type: ignore[arg-type]
+    world.copying().run_beside(joins)
     assert not late
     world.assert_same("a", "late")
 
@@ -444,7 +448,7 @@ def test_small_tables_copied_beside_do_not_wait_for_a_large_table(monkeypatch: p
     monkeypatch.setattr(
         world.source,
         "tables",
-        lambda rules: tuple(module.replace(table, bytes=sizes[table.name]) for table in tables(rules)),
+        lambda rules: tuple(replace(table, bytes=sizes[table.name]) for table in tables(rules)),
     )
     joins = beside(world, lambda: [each.state for each in world.recorded().values()] == ["DONE"] * 3)
     assert [names for what, names in joins.asked if what == "join"] == [{"small", "tiny"}, {"large"}]
@@ -530,7 +534,7 @@ def test_repeatedly_failing_copy_stays_visible_and_runs_after_others(monkeypatch
     monkeypatch.setattr(
         world.source,
         "tables",
-        lambda rules: tuple(module.replace(table, bytes=sizes[table.name]) for table in tables(rules)),
+        lambda rules: tuple(replace(table, bytes=sizes[table.name]) for table in tables(rules)),
     )
     copying = world.copying()
 
@@ -555,7 +559,7 @@ def test_renamed_copied_table_visibly_waits_for_its_destination_name():
     world = World("a", "t")
     world.copying().run_first()
     destination = MemoryDestination(store=world.store)
-    record = module.replace(world.recorded()["t"], state="COPIED")
+    record = replace(world.recorded()["t"], state="COPIED")
     destination.record_instantiation(TOPOLOGY, APPLY, destination.progress(TOPOLOGY, APPLY).epoch, record)
     world.source.rename_table("public.t", "t2")
     world.create("late")
@@ -574,7 +578,7 @@ def test_renamed_copied_table_visibly_waits_for_its_destination_name():
             assert ("t2", "FAILED") in world.states
             assert {scn for what, scn in joins.asked if what == "hold"} == {record.scn}
             moved = world.store.tables.pop(("public", "t"))
-            moved.table = module.replace(moved.table, name="t2")
+            moved.table = replace(moved.table, name="t2")
             world.store.tables["public", "t2"] = moved
         return "t2" in world.recorded() and world.recorded()["t2"].state == "DONE"
 
@@ -605,7 +609,7 @@ def test_table_is_not_copied_into_the_former_table_of_its_name(monkeypatch: pyte
     copying = passed_on(world)
     world.source.confirmed_scn = Scn(0)
     waited: list[object] = []
-    monkeypatch.setattr(module, "wait_captured", lambda snapshot, site, should_end: bool(waited.append(snapshot)))
+    monkeypatch.setattr(module, "wait_captured", lambda snapshot, site, should_end: not noted(waited, snapshot))
     looks = 0
 
     def end() -> bool:
@@ -630,7 +634,7 @@ def test_renamed_tables_are_copied_when_the_destination_has_the_new_names():
     def renamed() -> bool:
         if ("t", "FAILED") in world.states and ("public", "t2") not in world.store.tables:
             moved = world.store.tables.pop(("public", "t"))
-            moved.table = module.replace(moved.table, name="t2")
+            moved.table = replace(moved.table, name="t2")
             world.store.tables["public", "t2"] = moved
             world.store.create_table("public", "t", [destination_column("id"), destination_column("v")], key=("id",))
         return False

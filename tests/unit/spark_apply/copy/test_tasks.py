@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ class Board:
     """Returns pieces in order; before some of them it runs a callback of the test."""
 
     def __init__(self, pieces: list[pb.CopyPiece], before: dict[int, Callable[[], None]]) -> None:
-        self._pieces, self._before, self.outcomes = pieces, before, []
+        self._pieces, self._before, self.outcomes = pieces, before, list[pb.CopyOutcome]()
 
     def next(self, outcome: pb.CopyOutcome | None) -> pb.CopyReply:
         self.outcomes += [] if outcome is None else [outcome]
@@ -66,7 +67,7 @@ class Place:
         ]
 
     def copy(
-        self, before: dict[int, Callable[[], None]] | None = None, *, session: Callable | None = None
+        self, before: dict[int, Callable[[], None]] | None = None, *, session: Callable[..., Any] | None = None
     ) -> list[pb.CopyOutcome]:
         def reader() -> TableReader:
             return self.source.reader()
@@ -127,7 +128,7 @@ def test_only_format_errors_are_retried_in_the_portable_format(
                 raise error
             return write(owner, name, columns, rows, form=form)
 
-        made.copy_rows = copy_rows
+        made.copy_rows = copy_rows  # type: ignore[method-assign]  # of this session alone
         return made
 
     outcomes = place.copy(session=session)

@@ -315,7 +315,7 @@ def test_everything_after_a_barrier_depends_on_it() -> None:
 @given(st.integers(0, 2**32))
 def test_tracker_agrees_with_a_plain_dictionary(seed: int) -> None:
     rng = random.Random(seed)
-    tracker, last, unfinished = DependencyTracker(), {}, []
+    tracker, last, unfinished = DependencyTracker(), dict[int, int](), list[int]()
     for group in range(1, 60):
         keys = {rng.randrange(1, 20_000) * 2 for _ in range(rng.randrange(0, 2000))}
         expected = {last[key] for key in keys if key in last} & set(unfinished)

@@ -19,6 +19,7 @@ from protos import apply_pb2 as pb
 from spark_apply.copy.records.tables import TableProgress
 from spark_apply.driver import control as module
 from spark_apply.driver.control import ApplyControl
+from tests.support.session.noted import noted
 
 
 class Coordinator:
@@ -37,7 +38,7 @@ def test_status_of_a_busy_coordinator_shows_its_age(monkeypatch: Any) -> None:
     monkeypatch.setattr(
         ApplyControl, "_read", lambda self, cores: pb.ApplyStatus(low_watermark_scn=coordinator.low_watermark)
     )
-    control = ApplyControl(config=SimpleNamespace(), cores=SimpleNamespace(host=SimpleNamespace(inbox=coordinator)))  # type: ignore[arg-type]
+    control = ApplyControl(config=SimpleNamespace(), cores=SimpleNamespace(host=SimpleNamespace(inbox=coordinator)))
     before_us = time.time_ns() // 1000
     first = control.status()
     coordinator.is_busy, coordinator.low_watermark = True, 20
@@ -72,10 +73,10 @@ def test_nothing_is_caught_up_while_a_table_is_copied(state: str, is_bounded: bo
             progress=SimpleNamespace(kept_scn=Scn(70)), joins=SimpleNamespace(bounded=lambda scn: min(scn, 50))
         ),
     )
-    control = ApplyControl(config=SimpleNamespace())  # type: ignore[arg-type]
+    control = ApplyControl(config=SimpleNamespace())
     control.table_moved(TableProgress(owner="public", name="a", state="DONE"))
     control.table_moved(TableProgress(owner="public", name="t", state=state))
-    assert control._caught_up_scn(cores) == (50 if is_bounded else 0)  # type: ignore[arg-type]
+    assert control._caught_up_scn(cores) == (50 if is_bounded else 0)
 
 
 def unanswered(_access: Any) -> Any:
@@ -100,7 +101,7 @@ def test_renamed_table_is_not_excluded_for_a_copy_before_a_restart(monkeypatch: 
         for name, identity in (("rooms", "7"), ("other", "8"))
     ]
     config = SimpleNamespace(topology="t", apply="a", source=SimpleNamespace(site="s"), tables=tables)
-    control = ApplyControl(config=config, cores=SimpleNamespace(), instantiation=SimpleNamespace())  # type: ignore[arg-type]
+    control = ApplyControl(config=config, cores=SimpleNamespace(), instantiation=SimpleNamespace())
     with pytest.raises(ApplyError, match=r"shop\.rooms is called shop\.halls at s since") as refused:
         control.copy_again(pb.CopyAgainRequest(tables=[pb.TableName(owner="shop", name=asked)]))
     assert "headrace start FILE apply:a" in refused.value.hint
@@ -109,7 +110,7 @@ def test_renamed_table_is_not_excluded_for_a_copy_before_a_restart(monkeypatch: 
 
 def test_table_with_rows_of_another_topology_is_not_emptied_for_a_copy(monkeypatch: Any) -> None:
     """`headrace copy` begins with a record that all rows of the table belong to this copy."""
-    store, asked, looked = MemoryStore(), [], list[int]()
+    store, asked, looked = MemoryStore(), list[Any](), list[int]()
     destination = MemoryDestination(store=store)
     monkeypatch.setattr(module, "open_destination", lambda access: destination)
     monkeypatch.setattr(module, "open_source", unanswered)
@@ -125,7 +126,7 @@ def test_table_with_rows_of_another_topology_is_not_emptied_for_a_copy(monkeypat
     done = Instantiation(source="s", identity="7", owner="shop", name="rooms", scn=Scn(3), state="DONE", row_count=4)
     destination.record_instantiation("t", "a", epoch, done)
     copying = SimpleNamespace(copy_again=asked.append)
-    control = ApplyControl(config=config, cores=SimpleNamespace(epoch=epoch), instantiation=copying)  # type: ignore[arg-type]
+    control = ApplyControl(config=config, cores=SimpleNamespace(epoch=epoch), instantiation=copying)
     request = pb.CopyAgainRequest(tables=[pb.TableName(owner="shop", name="rooms")])
     control.copy_again(request)
     assert asked == [[name]]
@@ -142,7 +143,7 @@ def test_table_with_rows_of_another_topology_is_not_emptied_for_a_copy(monkeypat
     monkeypatch.setattr(
         destination,
         "other_copies",
-        lambda topology, apply, *table: [(), look(topology, apply, *table)][len(looked) > 0 or bool(looked.append(1))],
+        lambda topology, apply, *table: [(), look(topology, apply, *table)][len(looked) > 0 or not noted(looked, 1)],
     )
     with pytest.raises(ApplyError, match="other apply processes write the same destination table"):
         control.copy_again(request)  # the other topology's record came between the check and this record
@@ -157,7 +158,7 @@ def test_obstacle_to_copying_is_shown_while_other_tables_are_applied(monkeypatch
         SimpleNamespace(problem="the log writer is stopped"),
         SimpleNamespace(host=SimpleNamespace(inbox=Coordinator()), detail=""),
     )
-    control = ApplyControl(config=SimpleNamespace(), cores=cores, instantiation=copying)  # type: ignore[arg-type]
+    control = ApplyControl(config=SimpleNamespace(), cores=cores, instantiation=copying)
     assert control.status().detail == "the log writer is stopped"
     cores.detail = "the destination does not answer"
     assert control.status().detail == "the destination does not answer"

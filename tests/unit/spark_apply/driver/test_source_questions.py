@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from headrace.base.backoff import Backoff
 from headrace.base.errors import DatabaseError, DatabaseUnavailable
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.table_name import TableName
-from spark_apply.driver import source_questions
 from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
 from tests.support.apply.apply_driver import wait_for
 from tests.support.values.lcr_batches import table_version
@@ -34,7 +34,7 @@ class Source:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_questions.Backoff, "next_s", lambda self: 0.01)
+    monkeypatch.setattr(Backoff, "next_s", lambda self: 0.01)
 
 
 def test_answer_arrives_with_the_source_and_one_question_serves_all():

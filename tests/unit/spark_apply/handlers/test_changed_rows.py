@@ -15,7 +15,9 @@ from headrace.lcr.batch import OldImage
 from headrace.rules.conflict_handlers import ConflictHandler
 from headrace.rules.user_code.handlers import DmlHandler, HandlerRules
 from headrace.rules.user_code.source import UserFunction
+from spark_apply.handlers.groups import write_group
 from spark_apply.server import set_groups
+from spark_apply.sets.conflicts import execute_steps
 from tests.support.apply.handlers import Handled, code_of, row
 from tests.support.histories.conflicts import Lcr, Shown
 from tests.support.histories.conflicts import handler as conflict_handler
@@ -104,10 +106,10 @@ def row_by_row(patch: pytest.MonkeyPatch) -> None:
 
     refused(
         "write_group",
-        set_groups.write_group,
+        write_group,
         lambda session, plan, *_: bool(plan.first) or any(batch.row_count for batch in plan.rest),
     )
-    refused("execute_steps", set_groups.execute_steps, lambda session, steps: bool(steps))
+    refused("execute_steps", execute_steps, lambda session, steps: bool(steps))
 
 
 @pytest.mark.long

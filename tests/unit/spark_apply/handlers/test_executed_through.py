@@ -10,7 +10,7 @@ from tests.support.apply.handlers import LOG, Handled, inserts, row, rules_of, t
 
 def failed(**changed: object) -> tuple[Handled, int]:
     """Three inserts in one transaction; the second one's row already exists."""
-    at = Handled(rules_of(), rows=[row(2, "theirs")], **changed)  # type: ignore[arg-type]
+    at = Handled(rules_of(), rows=[row(2, "theirs")], **changed)
     at.apply([*inserts(1), *inserts(2, "ours"), *inserts(3)])
     (error,) = at.errors()
     assert (error.conflict_type, error.failed_position) == ("insert_exists", 1)

@@ -16,6 +16,7 @@ from spark_apply.server.set_groups import SetsWork
 from spark_apply.sets import table_rows
 from tests.support.apply.handlers import Handled, row, rules_of
 from tests.support.histories.conflicts import Lcr, Shown
+from tests.support.session.noted import noted
 from tests.support.session.seeds import scaled
 
 Transaction = list[tuple[str, Lcr]]
@@ -82,7 +83,7 @@ def test_rows_with_handler_columns_are_planned_in_linear_time(monkeypatch: pytes
     )
     looked: list[int] = []
     between = table_rows._rows_between
-    monkeypatch.setattr(table_rows, "_rows_between", lambda *arguments: looked.append(1) or between(*arguments))
+    monkeypatch.setattr(table_rows, "_rows_between", lambda *arguments: (noted(looked, 1), between(*arguments))[1])
     at.apply(
         [
             change

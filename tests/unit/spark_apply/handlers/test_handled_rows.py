@@ -18,6 +18,7 @@ from headrace.rules.user_code.handlers import DmlHandler
 from spark_apply.conversation.groups import GroupResult, GroupRetry, RetryReason
 from tests.support.apply.handlers import READ, Handled, deletes, insert_log, inserts, row, rules_of, updates
 from tests.support.histories.conflicts import handler
+from tests.support.session.noted import noted
 
 EXECUTE = "def run(lcr, session):\n    lcr.execute(conflict_resolution={})\n"
 SHOUT = (
@@ -485,7 +486,7 @@ def test_rows_of_other_tables_are_still_written_as_sets(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         session_type,
         "write",
-        lambda self, writes: sizes.extend((w.table.name, w.row_count) for w in writes) or write(self, writes),
+        lambda self, writes: ([noted(sizes, (w.table.name, w.row_count)) for w in writes], write(self, writes))[1],
     )
     at.apply(*[each for key in range(50) for each in (inserts(key), inserts(key, table="d"))])
     assert sizes == [("d", 50), ("c", 50)]
@@ -527,7 +528,7 @@ def test_time_of_a_handler_with_sql_begins_after_rows_in_flight(monkeypatch: pyt
 def test_table_altered_under_rows_in_flight_is_described_again(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """Described again once: the plan from the old description and the order of transactions are wrong from then on."""
     at = Handled(rules_of(text, dml=["run"]))
-    write, refused = MemorySession.write, []
+    write, refused = MemorySession.write, list[Any]()
 
     def alters(session: MemorySession, writes: Any) -> tuple[int, ...]:
         if not refused and any(each.version.name == "d" for each in writes):
@@ -556,7 +557,7 @@ def test_rows_between_handled_rows_are_flushed_only_for_sql_that_sees_them(
     written: list[int] = []
     write = MemorySession.write
     monkeypatch.setattr(
-        MemorySession, "write", lambda session, writes: written.append(len(writes)) or write(session, writes)
+        MemorySession, "write", lambda session, writes: (noted(written, len(writes)), write(session, writes))[1]
     )
     result = at.apply(
         *[[*inserts(2 * key, table="d"), *inserts(key), *inserts(2 * key + 1, table="d")] for key in range(20)]

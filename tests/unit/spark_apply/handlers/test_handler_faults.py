@@ -6,6 +6,7 @@ Longer than 500 lines: one place lists the possible faults of a handler, so that
 from __future__ import annotations
 
 import gc
+import importlib
 import resource
 import signal
 import sys
@@ -44,8 +45,10 @@ def set_timers(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return 0.0, 0.0
 
     monkeypatch.setattr(
-        time_limits, "_signal", types.SimpleNamespace(**vars(time_limits._signal) | {"setitimer": never_rings})
-    )  # type: ignore[attr-defined]
+        time_limits,
+        "_signal",
+        types.SimpleNamespace(**vars(importlib.import_module("_signal")) | {"setitimer": never_rings}),
+    )
     return timers
 
 
@@ -100,7 +103,7 @@ def test_handler_with_a_slow_statement_gets_its_time_twice(late: int, monkeypatc
         if statements[0].values[0] == late:
             called.append(1)
             signal.raise_signal(signal.SIGALRM)  # its time is over; the other calls have their own time
-            self._state = "failed"
+            self._transaction.fail()
             raise DataError("it took too long", sqlstate="57014")
         return run_sql(self, statements, timeout_s=timeout_s)
 
@@ -127,7 +130,7 @@ def test_python_code_is_interrupted_in_another_thread() -> None:
 
     def call() -> None:
         try:
-            Handlers(rules).call(rules.dml[0].function, None, None, holds=lambda: False)  # type: ignore[arg-type]
+            Handlers(rules).call(rules.dml[0].function, None, None, holds=lambda: False)
         except HandlerError as error:
             found.append(error.message)
 
@@ -258,7 +261,7 @@ def test_handler_cannot_hide_a_lost_database_connection(monkeypatch: pytest.Monk
         calls.append(1)
         if len(calls) == 2:
             raise DatabaseUnavailable("gone")
-        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+        return run_sql(self, statements, timeout_s=timeout_s)
 
     monkeypatch.setattr(MemorySession, "run_sql", broken)
     result = at.apply(inserts(1), inserts(2))
@@ -522,7 +525,7 @@ def test_a_time_limit_inside_sql_of_an_attempt_waits_for_the_database(monkeypatc
         hours.append(2 * HOURS_S)
         signal.raise_signal(signal.SIGALRM)  # its time ends while the statement runs
         ended.append(1)
-        return run_sql(self, statements, timeout_s=timeout_s)  # type: ignore[arg-type]
+        return run_sql(self, statements, timeout_s=timeout_s)
 
     set_timers(monkeypatch)
     monkeypatch.setattr(process_bounds, "time", types.SimpleNamespace(monotonic=lambda: time.monotonic() + sum(hours)))
@@ -574,7 +577,7 @@ def test_handler_that_continues_after_its_time_ends_its_process(waits: str, monk
 
     def call() -> None:
         try:
-            handlers.call(rules.dml[0].function, None, None, holds=holds)  # type: ignore[arg-type]
+            handlers.call(rules.dml[0].function, None, None, holds=holds)
         except HandlerError as error:
             found.append(error.message)
 

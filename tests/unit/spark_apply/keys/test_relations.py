@@ -237,7 +237,7 @@ def test_dependency_definitions_are_sent_to_the_servers() -> None:
 @given(st.integers(0, 2**32))
 def test_tracking_of_use_and_exclusive_use_agrees_with_sets(seed: int) -> None:
     rng = random.Random(seed)
-    tracker, unfinished = DependencyTracker(), []
+    tracker, unfinished = DependencyTracker(), list[int]()
     alone: dict[int, int] = {}
     users: dict[int, set[int]] = {}
     for group in range(1, 120):
@@ -463,10 +463,11 @@ def test_multicolumn_foreign_key_orders_rows_after_a_column_rename() -> None:
     store, renamed = MemoryStore(), MemoryStore()
     with_pairs(store, "a")
     with_pairs(renamed, "z")
-    before, after = (
-        TableFits(lambda owner, name, there=there: there.tables[owner, name].table, lambda version: "")
-        for there in (store, renamed)  # type: ignore[misc]
-    )
+
+    def fits_of(there: MemoryStore) -> TableFits:
+        return TableFits(lambda owner, name: there.tables[owner, name].table, lambda version: "")
+
+    before, after = fits_of(store), fits_of(renamed)
     item, pair = [delete(ITEMS, key(9), b"A", b"B")], [delete(RENAMED_PAIRS, key(1), b"A", b"B")]
     stored = hash_batch(batch_of([Transaction(1, item)], 0), before.fit).stored()
     holds = ErrorHolds([(7, stored)])
@@ -522,7 +523,7 @@ def test_definition_of_a_table_renamed_at_both_sites_is_named():
     fits = TableFits(described, lambda version: "", dependencies=definitions)
     (version,) = batch_of([Transaction(1, [Change(PARENT, None, (1, 1, "a"))])], 0).tables
     fits.fit(version)
-    assert fits.missing_tables == ()
+    assert list(fits.missing_tables) == []
     store.tables["public", "bills"] = store.tables.pop(("public", "orders"))
     fits.fit(replace(version, name="bills", version=version.version + 1))
     assert fits.missing_tables == ("public.orders",)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,7 @@ class Serving:
         self.opened += 1
         return self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0")
 
-    def assign(self, *transactions: Transaction, below_applied: bool = True, **fields: object) -> None:
+    def assign(self, *transactions: Transaction, below_applied: bool = True, **fields: Any) -> None:
         batch = batch_of(transactions, 50)
         held = fields.pop("held", ())
         self.server.receive(
@@ -93,8 +94,8 @@ class Serving:
                 group=1,
                 attempt=int(fields.get("attempt", 0)),
                 low_watermark=50,
-                below_applied=below_applied,  # type: ignore[call-overload]
-                held=held,  # type: ignore[arg-type]
+                below_applied=below_applied,
+                held=held,
             )
         )
 

@@ -157,7 +157,7 @@ def test_error_with_a_table_copied_since_is_refused_and_others_run() -> None:
     numbers = [error.number for error in errors_of(place)]
     assert len(numbers) == 3
     for server in engine.servers.values():  # as for a copy that contains the changes of the first two
-        server._context.copied_scns = lambda: {("public", "plain"): errors_of(place)[-1].commit_scn - 1}  # type: ignore[union-attr]
+        server._context.copied_scns = lambda: {("public", "plain"): errors_of(place)[-1].commit_scn - 1}
     place.insert(ONE, [(key(3), b"", b"")])
     outcomes = engine.execute_errors(numbers)
     assert (outcomes[numbers[0]], outcomes[numbers[2]]) == ("", "")

@@ -127,7 +127,9 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
                 if old is not None and rng.random() < 0.3 and moved not in rows:
                     at.note(source, clock[source], key, None)
                     new = (moved, *new[1:])
-                rows[new[0]] = new
+                number_of_row = new[0]
+                assert isinstance(number_of_row, int)
+                rows[number_of_row] = new
                 lcrs.append(Lcr(old=old, new=new))
                 at.note(source, clock[source], new[0], new)
             times.append(clock[source])

@@ -7,12 +7,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.databases.memory import rows as memory_rows
+from headrace.databases.memory.conflicts import conflicting
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.databases.ports import ConflictRecord
@@ -35,6 +37,7 @@ from spark_apply.tables.fits import TableFits
 from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, Engine, arm
 from tests.support.apply.groups import error_group, streamed_group, whole_group
 from tests.support.histories.conflicts import COLUMNS, Lcr, Shown, batch_of, handler, raw, shown
+from tests.support.session.noted import noted
 from tests.support.session.seeds import scaled, seeds
 from tests.support.values.writes import version_of
 
@@ -138,11 +141,10 @@ def test_group_after_a_conflict_is_checked_first_and_not_rolled_back(monkeypatch
     assert at.store.commit_count == 2
     # No conflict: it is written as sets, and the next group is not checked first.
     looked: list[object] = []
-    conflicting = memory_rows.conflicting
     monkeypatch.setattr(
         memory_rows,
         "conflicting",
-        lambda found, write, table: looked.append(write) or conflicting(found, write, table),
+        lambda found, write, table: (noted(looked, write), conflicting(found, write, table))[1],
     )
     for before in (20, 30, 40):
         result = at.apply(*[Lcr(old=row(k, "lcr", before), new=row(k, "lcr", before + 10)) for k in range(20)])
@@ -252,10 +254,10 @@ def _one_by_one(at: Serving, lcrs: list[Lcr]) -> None:
             apply_rows(session, batch_of(at.version, [lcr], first_scn=100 + 10 * number), fits.fit, resolution) is None
         )
         resolution.write(session)
-        session.commit((), 0)  # type: ignore[arg-type]
+        session.commit((), 0)
 
 
-def _told(at: Serving) -> list[tuple]:
+def _told(at: Serving) -> list[tuple[Any, ...]]:
     return sorted((r.commit_scn, r.kind, r.outcome, r.columns, r.applied_columns, r.current) for r in at.history())
 
 

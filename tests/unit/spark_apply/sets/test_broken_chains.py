@@ -9,6 +9,7 @@ import pytest
 from headrace.rules.conflict_handlers import UncomparedColumns
 from tests.support.apply.handlers import Handled, row, rules_of
 from tests.support.histories.conflicts import Lcr
+from tests.support.session.noted import noted
 
 FIRST, SECOND, THIRD = row(3, "one"), row(3, "two"), row(3, "three")
 MISSING = {
@@ -61,7 +62,7 @@ def test_unbroken_changes_of_a_row_are_one_write(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         MemorySession,
         "write",
-        lambda self, writes: (written.append(sum(each.row_count for each in writes)), write(self, writes))[1],
+        lambda self, writes: (noted(written, sum(each.row_count for each in writes)), write(self, writes))[1],
     )
     at = Handled(rules_of(), rows=[row(1)])
     texts = [str(number) for number in range(20)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ class Destination:
         self.session = self.database.open_session("t", "a", server=0, epoch=epoch, tag=b"\0")
         self.fits = TableFits(self.session.describe, self.session.missing_alter)
 
-    def plan(self, *changes: Change, cuts: tuple[int, ...] = ()) -> list:
+    def plan(self, *changes: Change, cuts: tuple[int, ...] = ()) -> list[Any]:
         return plan_sets(self.batches(changes, cuts), self.fits.fit)
 
     @staticmethod
@@ -64,7 +65,7 @@ class Destination:
         ]
 
 
-def shown(steps: list) -> list[tuple]:
+def shown(steps: list[Any]) -> list[tuple[Any, ...]]:
     """Return steps as (table, command, expected, old rows, new rows, set columns, compare columns)."""
     found = []
     for step in steps:
@@ -86,7 +87,7 @@ def shown(steps: list) -> list[tuple]:
     return found
 
 
-def rows(values: ColumnValues | None) -> list[tuple] | None:
+def rows(values: ColumnValues | None) -> list[tuple[Any, ...]] | None:
     """Return rows without absent values."""
     if values is None:
         return None
@@ -94,15 +95,15 @@ def rows(values: ColumnValues | None) -> list[tuple] | None:
     return [tuple(value for value in line if value != ABSENT) for line in lines]
 
 
-def insert(table: Table, row: tuple) -> Change:
+def insert(table: Table, row: tuple[Any, ...]) -> Change:
     return Change(table, Command.INSERT, new=row)
 
 
-def update(table: Table, old: tuple, new: tuple, *unchanged: int) -> Change:
+def update(table: Table, old: tuple[Any, ...], new: tuple[Any, ...], *unchanged: int) -> Change:
     return Change(table, Command.UPDATE, old=old, new=new, unchanged=frozenset(unchanged))
 
 
-def delete(table: Table, row: tuple) -> Change:
+def delete(table: Table, row: tuple[Any, ...]) -> Change:
     return Change(table, Command.DELETE, old=row)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.copied import copied_scns, keys_of, moved_before, truncated_before, without_copied
 from spark_apply.tables.fits import TableVersions
 from tests.support.apply.apply_reading import Reading, commits
+from tests.support.session.noted import noted
 from tests.support.values.lcr_batches import insert_batch, table_version
 
 A, B = 16384, 16385
@@ -58,7 +60,7 @@ def batch(name: str, number: int, commit: int, previous: int = 0, *, root: int =
     return replace(found, tables=(version(name, number, root),))
 
 
-def not_asked(number: int) -> str:
+def not_asked(number: int) -> Any:
     raise AssertionError(f"the source may be down, and is asked for {number}")
 
 
@@ -142,11 +144,11 @@ def test_question_to_the_source_blocks_its_batch_and_later_ones(identity: str, a
 
 
 def test_new_partition_in_an_earlier_versions_batch_is_asked_for_once():
-    asked = []
+    asked: list[int] = []
     tables = ArrivingTables(
         {("public", "t"): TableStart(scn=Scn(30))},
         [table("t", A)],
-        lambda number: asked.append(number) or "id of t",
+        lambda number: (noted(asked, number), "id of t")[1],
     )
     reading = Reading(tables=tables)
     assert commits(reading.read(batch("t", 777, 20), batch("t", 777, 40, 20), batch("t", 777, 50, 40))) == [40, 50]
@@ -178,8 +180,8 @@ def test_truncate_of_an_uncopied_table_is_excluded():
 
 
 def test_table_outside_the_rules_is_not_queried():
-    asked = []
-    tables = ArrivingTables({}, [table("t", A)], lambda number: asked.append(number) or "")
+    asked: list[int] = []
+    tables = ArrivingTables({}, [table("t", A)], lambda number: (noted(asked, number), "")[1])
     reading = Reading(tables=tables, rules=RuleSet(include=(Rule(name="t"),)))
     assert commits(reading.read(batch("elsewhere", 777, 20))) == []
     assert not asked

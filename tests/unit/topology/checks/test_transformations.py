@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from headrace.databases.postgres.compared.shapes import shape_findings
 from headrace.deployment.inspection import handler_findings
 from headrace.lcr.batch import Column, TableVersion
 from headrace.lcr.table_name import TableName
+from headrace.rules.rule import RuleSet
 from headrace.rules.transformations.transformation import AddColumn, RenameTable, Transformation
 from tests.support.topologies.files import SITES, problems, read, read_anyway
 from tests.support.topologies.transformed_ways import MASK, ONE_WAY, RENAME, VERSION, one_way, the_way
@@ -29,8 +31,20 @@ from topology.plan import make_plan
 from topology.proof.reach import Proof
 from topology.routing.combined import combination
 from topology.routing.ways import arriving, rules_at_the_end, transformed, ways_to, writes_alone
+from topology.spec import TopologySpec
 
 EMPLOYEES = TableName("hr", "employees")
+
+
+def first_rule(rules: RuleSet) -> Any:
+    assert rules.include
+    return rules.include[0]
+
+
+def rules_of(spec: TopologySpec) -> list[RuleSet]:
+    return [*(each.rules for each in spec.captures), *(each.rules for each in spec.applies)]
+
+
 # --------------------------------------------------------------------------- reading
 
 
@@ -103,7 +117,7 @@ def test_added_values_have_their_yaml_types_unless_the_file_sets_one(tmp_path, v
     spec = read(
         tmp_path, one_way(applied=f"{{table: hr.employees, transform: [{{add_column: {{name: c, value: {value}}}}}]}}")
     )
-    (added,) = spec.apply("app").rules.include[0].transformation.operations
+    (added,) = first_rule(spec.apply("app").rules).transformation.operations
     assert added == AddColumn(name="c", type_name=f"pg_catalog.{type_name}", value=text)
 
 
@@ -117,7 +131,7 @@ def test_topology_with_transformations_is_stored_and_read_again(tmp_path: Path) 
         ),
     )
     again = spec_from_json(spec_to_json(spec))
-    assert [c.rules for c in (*again.captures, *again.applies)] == [c.rules for c in (*spec.captures, *spec.applies)]
+    assert rules_of(again) == rules_of(spec)
 
 
 # --------------------------------------------------------------------------- the arriving table
@@ -581,7 +595,7 @@ def test_transformation_moved_to_another_propagation_is_refused(tmp_path):
 
 def test_transformation_is_printed_in_words(tmp_path):
     spec = read(tmp_path, one_way(applied=RENAME))
-    transformation: Transformation = spec.apply("app").rules.include[0].transformation
+    transformation = first_rule(spec.apply("app").rules).transformation
     assert str(transformation) == "name as full_name, as sales.staff"
 
 
@@ -602,7 +616,7 @@ def test_function_is_stored_with_its_code_version_and_time_limit(tmp_path: Path)
         tmp_path, with_function(tmp_path, captured=FUNCTION, applied="{table: hr.employees, transform: 'masks:mask'}")
     )
     captured, applied = (
-        client.rules.include[0].transformation.custom for client in (spec.capture("cap"), spec.apply("app"))
+        first_rule(client.rules).transformation.custom for client in (spec.capture("cap"), spec.apply("app"))
     )
     assert (captured.columns, captured.is_at_capture, applied.columns, applied.is_at_capture) == (
         ("name",),
@@ -615,7 +629,7 @@ def test_function_is_stored_with_its_code_version_and_time_limit(tmp_path: Path)
     assert captured.function == applied.function
     assert len(captured.function.version) == 12
     again = spec_from_json(spec_to_json(spec))
-    assert [c.rules for c in (*again.captures, *again.applies)] == [c.rules for c in (*spec.captures, *spec.applies)]
+    assert rules_of(again) == rules_of(spec)
     shown = f"through masks:mask ({captured.function.version}) for name"
     assert any(shown in rules for rules in make_plan(spec).ways[0].rules)
     assert functions_of(spec) == {"capture:cap": (captured.function,), "apply:app": (captured.function,)}

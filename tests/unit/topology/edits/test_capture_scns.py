@@ -128,7 +128,7 @@ def test_check_reads_the_redo_on_this_machine(
         def destination(self, site: str) -> Destination:
             return Destination()
 
-    (finding,) = redo_findings(downstream, Databases(run=True))  # type: ignore[arg-type]
+    (finding,) = redo_findings(downstream, Databases(run=True))
     assert finding.path == "captures.d"
     assert asked == [("t", "x")]
     assert redo_findings(downstream, Databases(run=False)) == (), "a stopped database reports no progress"

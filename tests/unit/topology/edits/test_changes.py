@@ -192,8 +192,10 @@ def other_values(value: object) -> object:
         return OTHER
     if isinstance(value, Path):
         return value / "other"
-    if isinstance(value, bytes | str):
-        return value + value[:0] + (b"x" if isinstance(value, bytes) else "x")
+    if isinstance(value, bytes):
+        return value + b"x"
+    if isinstance(value, str):
+        return value + "x"
     if isinstance(value, int | float):
         return value + 1
     return ()

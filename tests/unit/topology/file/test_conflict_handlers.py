@@ -271,7 +271,7 @@ def checked(
     return [
         as_line(each)
         for each in conflict_list_findings("a1", ConflictRules(handlers=handlers, **rules), version, table)
-    ]  # type: ignore[arg-type]
+    ]
 
 
 def of(method: str, *columns: str, by: str = "", kind: str = "update_differs") -> ConflictHandler:

@@ -39,7 +39,7 @@ def test_one_way_shorthand_is_combined_and_bypasses_queues_between(tmp_path: Pat
 
 def test_two_ways_are_combined_separately(tmp_path: Path) -> None:
     spec = read(tmp_path, SITES + "replicate: [{tables: [hr.a], between: [dbs1, dbs2]}]")
-    assert {capture.name: apply_of(spec, capture).name for capture in spec.captures} == {  # type: ignore[union-attr]
+    assert {capture.name: apply_of(spec, capture).name for capture in spec.captures} == {
         "capture_dbs1": "apply_from_dbs1_at_dbs2",
         "capture_dbs2": "apply_from_dbs2_at_dbs1",
     }

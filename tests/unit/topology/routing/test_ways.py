@@ -368,7 +368,7 @@ def propagate(spec: TopologySpec, change: Change, *, everywhere: bool) -> Counte
     apply process applied a change once under each name.
     """
     applied: Counter[tuple[str, TableName]] = Counter()
-    pending = [
+    pending: list[tuple[str, Change, tuple[str, ...]]] = [
         (capture.queue, behind(capture.rules, change), (capture.queue,))
         for capture in spec.captures
         if capture.source == change.source and passes(capture.rules, change)

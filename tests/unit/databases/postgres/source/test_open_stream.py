@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,8 @@ def stream(monkeypatch):
 
 @pytest.mark.parametrize("redo", [0, 1], ids=["no redo yet", "redo of timeline 1"])
 def test_stream_of_a_timeline_that_was_not_checked_is_retried(monkeypatch, stream, redo):
-    source, session = PostgresSource("dsn", site="dbs1"), Session()
+    source: Any = PostgresSource("dsn", site="dbs1")
+    session = Session()
     monkeypatch.setattr(PostgresSource, "_session", lambda self: session)
     source._connection = session
     assert source.open_stream("t", Scn(100), timeline=redo) is stream

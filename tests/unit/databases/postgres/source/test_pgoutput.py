@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -281,7 +282,7 @@ def test_message_after_the_first_change_tags_nothing_in_any_chunk(rows_max: int)
         pg.insert(5, [b"4"]),
         pg.commit(3, 4),
     )
-    decoder, place, found = PostgresLogDecoder(options()), 0, {}
+    decoder, place, found = PostgresLogDecoder(options()), 0, dict[int, Any]()
     while place < len(data):
         chunk = decode(data, decoder, place, rows_max=rows_max)
         place += chunk.consumed

@@ -25,6 +25,7 @@ from spark_apply.tables.arriving import TableStart
 from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY, table_of
 from tests.support.apply.hosted_driver import Driver
 from tests.support.histories.apply_history import TABLES, Reference
+from tests.support.session.noted import noted
 from tests.support.session.seeds import seeds
 
 # --------------------------------------------------------------------------- joining tables
@@ -98,7 +99,9 @@ class JoiningDriver(Driver):
         )
         self.destination.record_instantiation(TOPOLOGY, APPLY, self.epoch, record)
         session = self.destination.open_session(TOPOLOGY, APPLY, server=2, epoch=self.epoch, tag=b"")
-        session.empty_tables([session.describe("public", self.late)])
+        late = session.describe("public", self.late)
+        assert late is not None
+        session.empty_tables([late])
         session.close()
         self.store.insert("public", self.late, list(then.rows[self.late]))
         self.record = record
@@ -187,7 +190,7 @@ def test_pending_join_is_void_when_the_table_is_to_be_copied_again():
 def test_servers_get_nothing_while_the_outcome_of_a_join_is_unknown(monkeypatch: pytest.MonkeyPatch):
     """A group has the low watermark from before the join; committed later, it would make the table look caught up."""
     driver = joining_driver(4)
-    join, send, sent, lost = driver.destination.join_tables, driver.host._send, [], []
+    join, send, sent, lost = driver.destination.join_tables, driver.host._send, list[bool](), []
 
     def lose(*arguments: Any, **options: Any) -> Any:
         join(*arguments, **options)
@@ -195,7 +198,7 @@ def test_servers_get_nothing_while_the_outcome_of_a_join_is_unknown(monkeypatch:
         raise DatabaseUnavailable("the answer is lost")
 
     monkeypatch.setattr(driver.host.joins._destination, "join_tables", lose)
-    monkeypatch.setattr(driver.host, "_send", lambda: (sent.append(driver.host.joins.is_uncertain), send()))
+    monkeypatch.setattr(driver.host, "_send", lambda: (noted(sent, driver.host.joins.is_uncertain), send()))
     driver.host.joins.hold(driver.record.scn)
     joined = driver.host.joins.join([driver.record])
     while not lost:
