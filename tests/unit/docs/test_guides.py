@@ -96,6 +96,7 @@ AROUND: dict[str, dict[str, Any]] = {
     "encrypt-links 2": WAY,
     "grant-rights 1": WAY,
     "keep-secrets 1": WAY,
+    "replicate-a-part 1": {},
     "resolve-conflicts 1": replicated("dbs1", "dbs2"),
     "restore-a-destination 1": explicit("capture_hr", "apply_dbs2"),
     "split-a-stream 1": WAY,
