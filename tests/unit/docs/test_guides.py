@@ -98,7 +98,7 @@ AROUND: dict[str, dict[str, Any]] = {
     "keep-secrets 1": WAY,
     "replicate-a-part 1": {},
     "resolve-conflicts 1": replicated("dbs1", "dbs2"),
-    "restore-a-destination 1": explicit("capture_hr", "apply_dbs2"),
+    "restore-a-destination 1": {**sites("dbs1", "dbs2"), "replicate": [{"schemas": ["hr"], "from": "dbs1", "to": ["dbs2"]}]},
     "split-a-stream 1": WAY,
     "tag-changes 1": explicit("capture_hr", "apply_dbs2"),
     "tune 1": WAY,
