@@ -72,7 +72,11 @@ LANES: Mapping[str, tuple[Part, ...]] = {
     "soak": (
         Part(name="no server", markers="not postgres and not cluster and (soak or seeded)", workers=3, arguments=_LONG),
         Part(
-            name="PostgreSQL", markers="postgres and not cluster and (soak or seeded)", workers=4, folders=_OF_SERVERS
+            name="PostgreSQL",
+            markers="postgres and not cluster and (soak or seeded)",
+            workers=4,
+            folders=_OF_SERVERS,
+            arguments=_LONG,
         ),
         Part(
             name="Ray and Spark",

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from headrace.base.errors import DatabaseUnavailable
+from headrace.base.errors import DatabaseUnavailable, DestinationRestarted
 from headrace.databases.embedded.servers import EmbeddedServer
+from tests.support.apply.apply_engine import Engine
 from tests.support.databases.lazy_server import lazy_server
 from tests.support.histories.concurrent_writes import Combination, random_steps
 from tests.support.histories.convergence import CONVERGENT, OVER_A_HUB, named
@@ -93,8 +94,18 @@ class Struck:
             engine.run()
             for number in range(engine.parallelism):
                 if number not in engine.servers:
-                    # its session ends that of the killed one, which has rows locked
-                    engine.start_server(number)
+                    self._start(engine, number)
+
+    def _start(self, engine: Engine, number: int) -> None:
+        """Start an apply server; its session ends that of the killed one, which has rows locked."""
+        try:
+            engine.start_server(number)
+        except DestinationRestarted:
+            # Nothing has come to this apply process since the restart, so it notices now.
+            engine.start_driver()
+            engine.run()
+            if number not in engine.servers:
+                engine.start_server(number)
 
 
 @pytest.fixture

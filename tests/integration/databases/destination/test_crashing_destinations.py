@@ -132,7 +132,14 @@ class Crashing:
         def ask(method: str, *arguments: Any) -> Any:
             return getattr(control, method)(*arguments)
 
-        outcomes = executed(ask, pb.ErrorsRequest(all=True))
+        outcomes: list[pb.ErrorOutcome] = []
+
+        def is_tried() -> bool:
+            # the driver learns of error transactions a moment after they are committed
+            outcomes.extend(executed(ask, pb.ErrorsRequest(all=True)))
+            return len(outcomes) >= len(found)
+
+        self.wait("the executions", is_tried)
         assert len(outcomes) == len(found)
 
 
