@@ -282,9 +282,13 @@ def test_answer_for_an_insert_returns_an_empty_row_for_each_row(tmp_path: Path) 
         ("DELETE", {"old": {"id": 1}}, {"id": 1, "a": None, "b": None}, {}),
     ],
 )
-def test_omitted_columns_have_the_values_that_the_guide_says(command: str, given: dict, old: dict, new: dict) -> None:
+def test_omitted_columns_have_the_values_that_the_guide_says(
+    command: str, given: dict[str, dict[str, object]], old: dict[str, object], new: dict[str, object]
+) -> None:
     lcr = row_lcr(
-        Table(name="s.t", columns={"id": "int4", "a": "int4", "b": "int4"}, logs_old_rows=True), command, **given
+        Table(name="s.t", columns={"id": "int4", "a": "int4", "b": "int4"}, logs_old_rows=True),
+        command,
+        **given,  # type: ignore[arg-type]
     )
     assert (values_of(lcr, "old"), values_of(lcr, "new")) == (old, new)
 
