@@ -17,6 +17,7 @@ from headrace.cli.app import app, main
 from headrace.commands.verification import comparison_line
 from headrace.console.exit_codes import DONE
 from headrace.console.status_view import render
+from headrace.rules.conflict_handlers import KINDS, METHODS
 from headrace.status.overview import Flow, Overview
 from tests.support.actors.overviews import component_status
 from tests.support.session.packages import ROOT
@@ -30,6 +31,7 @@ README = ROOT / "README.md"
 START = ROOT / "docs" / "start" / "two-databases.md"
 FIRST = pytest.mark.parametrize("document", [README, START], ids=lambda path: path.stem)
 FILE, COMMANDS = (ROOT / "docs" / "reference" / f"{name}.md" for name in ("file", "commands"))
+CONFLICTS = ROOT / "docs" / "how" / "conflicts.md"
 SERVERS = {"DBS1_DSN": "postgresql://127.0.0.1/a", "DBS2_DSN": "postgresql://127.0.0.1/b"}
 WORDS_MAX = 1_300  # five minutes at 260 words per minute
 
@@ -178,6 +180,21 @@ def test_every_key_of_the_file_is_in_the_reference(section: type[models.Model]):
     keys = {field.alias or name for name, field in section.model_fields.items()} - REFUSED
     assert keys
     assert sorted(key for key in keys if not re.search(rf"\b{key}\b", spans)) == []
+
+
+def test_keys_methods_and_kinds_of_conflict_handlers_are_in_their_table():
+    section = FILE.read_text().partition("\n### Conflict handlers\n")[2].partition("\n### ")[0]
+    rows = {
+        key: (default, text) for key, default, text in re.findall(r"^\| `(\w+)` \|(.*)\|(.*)\|$", section, re.MULTILINE)
+    }
+    fields = models.ConflictHandlerModel.model_fields
+    assert list(rows) == list(fields)
+    words = {key: re.findall(r"`(\w+)`", "".join(row)) for key, row in rows.items()}
+    assert sorted(words["method"]) == sorted(METHODS)
+    assert sorted(words["on"]) == sorted(KINDS)
+    assert rows["on"][0].strip() == f"`{fields['on'].default}`"
+    of_methods = CONFLICTS.read_text().partition("\n## Handlers\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", of_methods, re.MULTILINE)) == sorted(METHODS)
 
 
 def test_every_command_and_option_is_in_the_reference():

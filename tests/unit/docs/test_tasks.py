@@ -134,9 +134,10 @@ def test_the_handler_of_the_page_passes_its_own_test(tmp_path: Path, monkeypatch
     (handler,) = (text for name, text in blocks("yaml") if name.startswith("write-a-handler "))
     (tmp_path / "handlers").mkdir()
     (tmp_path / "handlers" / "orders.py").write_text(function)
-    way = "topology: shop\nsites:\n  dbs1: {database: {kind: embedded}}\n  dbs2: {database: {kind: embedded}}\n"
-    way += "replicate:\n  - {schemas: [shop], from: dbs1, to: [dbs2]}\n"
-    (tmp_path / "shop.yaml").write_text(way + handler)
+    (tmp_path / "shop.yaml").write_text(handler)
+    (shell,) = (text for name, text in blocks("console") if name.startswith("write-a-handler "))
+    for name, dsn in re.findall(r'(\w+_DSN)="([^"]+)"', shell):
+        monkeypatch.setenv(name, dsn)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     exec(compile(test, str(DOCS / "tasks" / "write-a-handler.md"), "exec"), names)

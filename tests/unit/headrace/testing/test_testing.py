@@ -250,7 +250,48 @@ def test_statement_that_changes_rows_returns_none_and_counts_them_as_live(tmp_pa
     assert (destination.errors, destination.rows("shop.customers")) == ([], [{"id": 1, "name": "b"}])
 
 
+INSERT = "INSERT INTO shop.log (id) VALUES ($1)"
+
+
+def test_answer_for_an_insert_returns_an_empty_row_for_each_row(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own.py").write_text(
+        f"def run(lcr, session):\n    assert session.execute_count({INSERT!r}, lcr.get_value('new', 'id')) == 1\n"
+    )
+    (tmp_path / "counts.yaml").write_text(COUNTS)
+    log = Table(name="shop.log", columns={"id": "int4"})
+    destination = Destination.from_file(tmp_path / "counts.yaml", tables=[PEOPLE, log])
+    destination.on(INSERT, lambda tables, key: [tables.insert("shop.log", {"id": key}) or ()])
+    destination.apply(row_lcr(PEOPLE, "INSERT", new={"id": 2, "name": "new"}))
+    assert (destination.errors, destination.rows("shop.log")) == ([], [{"id": 2}])
+
+
 # --------------------------------------------------------------------------- the guide
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "old", "new"),
+    [
+        ("INSERT", {"new": {"id": 1}}, {}, {"id": 1, "a": None, "b": None}),
+        ("UPDATE", {"new": {"id": 1, "a": 2}}, {"id": 1, "a": 2, "b": None}, {"id": 1, "a": 2, "b": None}),
+        (
+            "UPDATE",
+            {"old": {"id": 1, "a": 1, "b": 3}, "new": {"a": 2}},
+            {"id": 1, "a": 1, "b": 3},
+            {"id": 1, "a": 2, "b": 3},
+        ),
+        ("DELETE", {"old": {"id": 1}}, {"id": 1, "a": None, "b": None}, {}),
+    ],
+)
+def test_omitted_columns_have_the_values_that_the_guide_says(
+    command: str, given: dict[str, dict[str, object]], old: dict[str, object], new: dict[str, object]
+) -> None:
+    lcr = row_lcr(
+        Table(name="s.t", columns={"id": "int4", "a": "int4", "b": "int4"}, logs_old_rows=True),
+        command,
+        **given,  # type: ignore[arg-type]
+    )
+    assert (values_of(lcr, "old"), values_of(lcr, "new")) == (old, new)
 
 
 def test_examples_of_the_guide_run(monkeypatch: pytest.MonkeyPatch) -> None:
