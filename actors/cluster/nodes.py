@@ -40,6 +40,6 @@ def absence_of(site: str, node: Mapping[str, float], offered: Iterable[Mapping[s
     resources = ", ".join(f"{name}: {amount:g}" for name, amount in node.items())
     return (
         f"the node of site {site} is missing: no living node of the cluster offers {{{resources}}}",
-        "start Ray on that machine again, with this resource: the site then continues by itself; the other sites are not"
-        " affected",
+        "start Ray on that machine again, with this resource: the site then continues by itself where it stopped; the"
+        " other sites keep running meanwhile",
     )

@@ -220,7 +220,7 @@ class LogGone(DatabaseError):
     """The log no longer has the required SCN."""
 
     code = "HDR-2003"
-    fix = "Follow the hint: copy the tables again, or restore the redo that is missing."
+    fix = "Follow the hint: set the tables up again as it says, or restore the redo that is missing."
     retry = Retry.MANUAL
 
 
@@ -231,14 +231,20 @@ class DatabaseSetBack(LogGone):
     """
 
     code = "HDR-2007"
-    fix = "Follow the hint: copy the tables of that source again, or restore a later backup."
+    fix = (
+        "Follow the hint: run `headrace down FILE --purge --keep-servers`, empty the tables that it names, and run"
+        " `headrace up FILE`."
+    )
 
 
 class CapturedNoMore(LogGone):
     """What defines the captured changes at the source was dropped, altered or recreated: the log lacks changes."""
 
     code = "HDR-2008"
-    fix = "Follow the hint: copy the tables again whose changes the log lacks."
+    fix = (
+        "Follow the hint: changes are missing, so all replicated tables are set up again (`headrace down FILE --purge"
+        " --keep-servers`, empty tables at the destinations, `headrace up FILE`)."
+    )
 
 
 class DestinationRestarted(DatabaseError):
@@ -257,14 +263,17 @@ class UnsupportedType(DatabaseError):
     """A column's type cannot be replicated."""
 
     code = "HDR-2004"
-    fix = "Leave out the column with a transformation, or the table with a rule."
+    fix = "Leave out the column with a transformation, or the table with a rule, then run `headrace up FILE`."
 
 
 class RunsElsewhere(DatabaseError):
     """Another copy of the topology, in another folder or on another machine, uses this database."""
 
     code = "HDR-2006"
-    fix = "End one of the two copies: `headrace down FILE` in its folder."
+    fix = (
+        "End one of the two copies: `headrace down FILE` in its folder; if its machine is gone for good, `headrace up"
+        " FILE --take-over` here."
+    )
     retry = Retry.MANUAL
 
 
@@ -272,7 +281,7 @@ class RedoError(HeadraceError):
     """A redo segment is damaged, missing, or cannot be written."""
 
     code = "HDR-3000"
-    fix = "Follow the hint: restore the segment from an archive, or copy the tables again."
+    fix = "Follow the hint: restore the segment from an archive, or set the tables up again as it says."
     retry = Retry.MANUAL
 
 
@@ -288,7 +297,10 @@ class TableLeftRules(CaptureError):
     """A captured table was renamed, and no rule takes its changes any more: an operator must decide about them."""
 
     code = "HDR-3101"
-    fix = "Add the table's new name to the rules, or leave its changes out with a rule, then run `headrace up FILE`."
+    fix = (
+        "To keep replicating the table, add its new name to the rules and rename it at the destinations; otherwise keep"
+        " the rules as they are. Then run `headrace up FILE`."
+    )
 
 
 class QueueError(HeadraceError):
@@ -368,7 +380,10 @@ class NotAdmitted(ProtocolError):
     """
 
     code = "HDR-6001"
-    fix = "Give the site its own certificate (`headrace certs`), or add the caller to the topology file."
+    fix = (
+        "Follow the hint: give the site its own certificate (`headrace certs`), or run `headrace up FILE` if a component"
+        " still runs an older file. Admit a caller in the file only if you know it."
+    )
 
 
 class RateExceeded(ProtocolError):

@@ -72,7 +72,7 @@ def up(
         bool,
         typer.Option(
             "--keep-existing",
-            help="Accept destination tables that hold rows, and keep the rows; only of tables that exist at this call.",
+            help="Accept destination tables that hold rows, and keep their rows; applies only to the tables of this call.",
         ),
     ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every table is instantiated.")] = True,

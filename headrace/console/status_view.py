@@ -173,7 +173,7 @@ def _left_note(site: SiteToClear) -> Note:
         problem=f"{what}, and is not cleared yet{why}{keeps}",
         fix=f"let its database answer: retries follow every few seconds; or, {drop}"
         if site.slot
-        else "no action needed: retries follow every few seconds",
+        else "retries follow every few seconds; if the problem stays, correct what it names",
     )
 
 

@@ -133,7 +133,8 @@ def _disk_findings(spec: TopologySpec) -> Iterator[Finding]:
             path="redo_bytes_max",
             is_error=False,
             problem=f"is {bytes_text(spec.redo_bytes_max)}, but the disk of {spec.state_dir} has {bytes_text(total)}:"
-            " the disk fills up before the bound is reached, and one larger transaction blocks it for good",
+            " the disk fills up before the bound is reached, and stays full for good after one transaction that is larger"
+            " than it",
             fix="set a smaller redo_bytes_max in the file, or a state_dir on a larger disk",
         )
 

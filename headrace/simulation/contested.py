@@ -381,7 +381,7 @@ def _contested(
             f"conflict handlers of {name} ({', '.join(map(str, handlers))}) do not make {', '.join(sites)} equal when"
             " several of them change a row",
             hint="use handlers of the first table of docs/how/conflicts.md, 'Who converges'; to simulate the ways alone,"
-            " remove these handlers",
+            " simulate the topology without these handlers",
         )
     named = dict.fromkeys(column for each in differing for column in (*each.columns, each.resolution_column) if column)
     columns = tuple(named) if all(each.columns for each in differing) else (*named, *_PLAIN_COLUMNS)

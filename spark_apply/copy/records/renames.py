@@ -126,6 +126,6 @@ def _twice(each: Standing) -> str:
             " `headrace up`"
         )
     return (
-        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the other table another"
-        f" name (or drop it, if it is not needed), then {rename}; then run `headrace up`"
+        f"the destination has it twice: its rows are in {old}, and the source renamed it: give the table {new}"
+        f" another name (or drop it, if nobody uses it), then {rename}; then run `headrace up`"
     )

@@ -152,7 +152,8 @@ def remade(connection: psycopg.Connection[Any], table: TableName, wanted: Comput
     if also or any(each["made"] is None for each in hanging):
         return replace(
             found,
-            obstacle=f"an operator drops what depends on {wanted.name}, and recreates it after: {alter};",
+            obstacle=f"an operator drops what depends on {wanted.name}, then runs {alter}; and then recreates what was"
+            " dropped",
         )
     if not hanging:
         return replace(found, statements=(alter,))

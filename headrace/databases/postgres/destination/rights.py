@@ -122,8 +122,8 @@ def table_right_findings(
             name = qualified(schema, sequence)
             yield Finding(
                 path=path,
-                problem=f"the role may not use the sequence {name}, the default of a column that the source does not"
-                " have",
+                problem=f"the role may not use the sequence {name}, from which a column that the source does not have"
+                " takes its default",
                 fix=f"GRANT USAGE ON SEQUENCE {name} TO {role};",
             )
 
@@ -157,8 +157,8 @@ def sequence_right_findings(connection: psycopg.Connection[Any], path: str, cata
         yield Finding(
             path=path,
             is_error=False,
-            problem=f"the role does not own {', '.join(sequences)}: the server refuses a TRUNCATE ... RESTART IDENTITY"
-            " of the source, which goes into the error queue",
+            problem=f"the role does not own {', '.join(sequences)}: this server refuses a TRUNCATE ... RESTART IDENTITY"
+            " that comes from the source, and the transaction goes into the error queue",
             fix=f"GRANT {quote(owner)} TO {quote(role)}; -- or nothing, if the source never does that",
         )
 

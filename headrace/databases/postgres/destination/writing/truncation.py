@@ -27,9 +27,9 @@ __all__ = ["delete_partition", "explain_referred", "explain_undescribed", "same_
 
 _REFERRED_TO = "0A000"  # of a TRUNCATE: a table outside the statement references a truncated one
 _COPY_IT = (
-    f"{COPY_THE_TABLE}. Where others write that table, too, it is not copied: delete the rows only at the destination"
-    " yourself, write the changes of other tables in `headrace errors show FILE N`, then run `headrace errors delete"
-    " FILE N`"
+    f"{COPY_THE_TABLE}. Where others write that table, too, it is not copied: delete the rows yourself, at the destination"
+    " alone; write the changes of other tables that `headrace errors show FILE N` lists to the destination yourself,"
+    " then run `headrace errors delete FILE N`"
 )
 
 
