@@ -110,11 +110,11 @@ class Cluster:
 
         def is_told() -> bool:
             return any(
-                note.component == f"site:{site}" and "is not there" in note.problem
+                note.component == f"site:{site}" and "is missing" in note.problem
                 for note in notes(self.system.deployment.overview())
             )
 
-        wait_until(f"status says that the node of {site} is not there", is_told)
+        wait_until(f"status says that the node of {site} is missing", is_told)
         return {name for name, each in self.components().items() if each.state == "UNREACHABLE"}
 
     def wait_answering(self) -> None:

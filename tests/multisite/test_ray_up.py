@@ -269,7 +269,7 @@ def test_machine_given_up_by_ray_returns_without_loss_or_duplicates(cluster: Clu
     with _written_once(cluster, before) as writers:
         with node.cut_off():
             wait_until("Ray has given the node up", lambda: len(nodes - cluster.nodes_alive()) == 1, BACK_S)
-            wait_until("status says so", lambda: "is not there" in _problem_of(cluster.overview(), site), BACK_S)
+            wait_until("status says so", lambda: "is missing" in _problem_of(cluster.overview(), site), BACK_S)
             # The given-up processes still run there, and could write.
             assert node.running("raylet") == raylets
             old = cluster.sessions(site)

@@ -185,8 +185,8 @@ def follow_copy_one_again(sites: Sites, system: Sites, printed: str, others: tup
     names = ("a", "b", *others)
     take_out, up = f"headrace up {shlex.quote(str(system.file))}", f"headrace up {shlex.quote(str(system.file))}"
     assert (
-        f"Take what goes to this one and comes from it out of the topology file, leave its site there and run"
-        f" `{take_out}`, empty its replicated tables, put it back and run `{up}`" in printed
+        f"Take everything that goes to this one or comes from it out of the topology file, leave its site there and"
+        f" run `{take_out}`, empty its replicated tables, put it back and run `{up}`" in printed
     ), printed
     sites.by(TO.format(to=", ".join(others)) if others else "", sites=names)
     typed(take_out)
