@@ -238,5 +238,5 @@ def test_acknowledging_a_commit_before_it_is_durable_is_detected(
 
     with load(crashing.way.source_dsn) as last:
         crashing.wait_arrived(last[0] + 1)
-        with pytest.raises(AssertionError, match="what was told to be durable is gone"):
+        with pytest.raises(AssertionError, match="changes reported as durable are gone"):
             crash()
