@@ -1,11 +1,10 @@
-"""Write docs/reference/error_codes.md from the classes of errors: `.venv/bin/python -m scripts.error_codes [--check]`."""
+"""Write docs/reference/error_codes.md from the classes of errors: `.venv/bin/python -m scripts.error_codes`."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,36 +40,24 @@ def classes(root: type[HeadraceError] = HeadraceError) -> Iterator[type[Headrace
         yield from classes(each)
 
 
-def import_all() -> None:
-    """Import every module that defines an error code."""
+def coded() -> list[type[HeadraceError]]:
+    """Return every class with a code of its own, by code."""
     for file in sorted(each for package in PACKAGES for each in (ROOT / package).rglob("*.py")):
         if re.search(r'^    code = "HDR-', file.read_text(encoding="utf-8"), re.MULTILINE):
             importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    # not those that tests define
+    mine = {each for each in classes() if "code" in vars(each) and each.__module__.partition(".")[0] in PACKAGES}
+    return sorted(mine, key=lambda each: (each.code, each.__name__))
 
 
 def page() -> str:
     """Return the text of the page."""
-    import_all()
-    mine = {each for each in classes() if each.__module__.partition(".")[0] in PACKAGES}
     lines = []
-    for each in sorted(mine, key=lambda each: (each.code, each.__name__)):
+    for each in coded():
         cause = " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())
-        if "code" in vars(each):
-            lines.append(f"| {each.code} | `{each.__name__}` | {cause} | {RETRIED[each.retry]} | {each.fix} |\n")
+        lines.append(f"| {each.code} | `{each.__name__}` | {cause} | {RETRIED[each.retry]} | {each.fix} |\n")
     return HEAD + "".join(lines)
 
 
-def main() -> int:
-    """Write the page, or with `--check` say whether it is up to date."""
-    text = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{PAGE.name} is out of date: run `python -m scripts.error_codes`\n")
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PAGE.write_text(page(), encoding="utf-8")

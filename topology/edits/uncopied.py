@@ -50,7 +50,7 @@ def uncopied(
                 recorded(there.name), _HERE | {"LEFT"}
             )
             for table in sorted(begun - _in(recorded(left.name), _HERE)) if begun else ():
-                if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
+                if _brings(before, left, table) and _brings(after, goes_on, table):
                     named.add(table)
                     yield _missing(left, goes_on.source, table)
         half = _in([each for each in recorded(left.name) if each.scn], BEGUN | {"FAILED"}) - named
@@ -59,7 +59,7 @@ def uncopied(
             if (was := counterpart(goes_on, before.applies)) is None:
                 continue
             for table in sorted((half & _in(recorded(was.name), _HERE | BEGUN | {AWAITING})) - named):
-                if all(arriving(ways, (table,)) for ways in (ways_to(before, left), ways_to(after, goes_on))):
+                if _brings(before, left, table) and _brings(after, goes_on, table):
                     named.add(table)
                     yield _half(left, goes_on.source, table)
 
@@ -77,6 +77,11 @@ def _neighbours(
         for there in before.applies:
             if (there.source, there.site) == (left.source, each.source):
                 yield each, earlier, there
+
+
+def _brings(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool:
+    """Return whether an apply process gets a table."""
+    return bool(arriving(ways_to(spec, apply), (table,)))
 
 
 def _in(records: Sequence[Instantiation], states: Collection[str]) -> frozenset[TableName]:

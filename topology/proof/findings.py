@@ -24,7 +24,7 @@ from topology.proof.hops import OWN, Hop, Place, by_names
 from topology.proof.reach import Proof
 from topology.proof.words import Client, clients_of, finding_at, path_text, place_in_file, rules_of, some, taken_on
 from topology.routing.change_classes import Naming
-from topology.spec import CaptureSpec
+from topology.spec import ApplySpec, CaptureSpec, PropagationSpec
 
 __all__ = ["proof_findings"]
 
@@ -144,27 +144,30 @@ def _never_sent(proof: Proof) -> Iterator[Finding]:
     A capture process in the file that replaces the generated one may not take everything that `replicate` promises.
     """
     classes = proof.classes
+    by_propagation: dict[str, list[Hop]] = {}
+    for hop in (each for hops in proof.hops.values() for each in hops):
+        for propagation in hop.way.propagations:
+            by_propagation.setdefault(propagation.name, []).append(hop)
     for propagation in proof.spec.propagations:
-        hops = [
-            hop
-            for hop in dict.fromkeys(each for hops in proof.hops.values() for each in hops)
-            if any(client is propagation for client in clients_of(hop))
-        ]
-        for number, rule in enumerate(propagation.rules.include or ()) if hops else ():
-            matched, coming = classes.matched_by((rule,)), 0
-            for hop in hops:
-                before = hop.way.clients[: [each is propagation for each in clients_of(hop)].index(True)]
-                coming |= classes.carried_by(before) & classes.at_source(matched, classes.named_behind(before))
-            if rule.dml and not coming:
-                first = clients_of(hops[0])[0]
-                yield finding_at(
-                    f"propagations.{propagation.name}.rules.include[{number}]",
-                    f"no change of {rule} ever comes to propagation {propagation.name}: {place_in_file(first)} does not"
-                    " take it",
-                    f"add the table to {place_in_file(first)}.rules, or write propagations.{propagation.name} with rules"
-                    " of what is to be sent",
-                    is_error=False,
-                )
+        hops = by_propagation.get(propagation.name, [])
+        before = [_before(hop, propagation) for hop in hops]
+        coming = [(classes.carried_by(clients), classes.named_behind(clients)) for clients in before]
+        for number, rule in enumerate(propagation.rules.include or ()):
+            matched = classes.matched_by((rule,))
+            if (
+                not hops
+                or not rule.dml
+                or any(carried & classes.at_source(matched, names) for carried, names in coming)
+            ):
+                continue
+            first = place_in_file(clients_of(hops[0])[0])
+            yield finding_at(
+                f"propagations.{propagation.name}.rules.include[{number}]",
+                f"no change of {rule} ever comes to propagation {propagation.name}: {first} does not take it",
+                f"add the table to {first}.rules, or write propagations.{propagation.name} with rules of what is to be"
+                " sent",
+                is_error=False,
+            )
 
 
 def _there(proof: Proof, live: dict[Place, int], site: str) -> int:
@@ -228,8 +231,12 @@ def _not_taken(proof: Proof, hop: Hop, rule: Rule) -> tuple[str, str]:
 def _excluded_by(proof: Proof, hop: Hop, client: Client) -> int:
     """Return the classes that a client's negative rules match, by the names at the hop's source."""
     classes = proof.classes
-    before = hop.way.clients[: [each is client for each in clients_of(hop)].index(True)]
-    return classes.at_source(classes.matched_by(rules_of(client).exclude), classes.named_behind(before))
+    return classes.at_source(classes.matched_by(rules_of(client).exclude), classes.named_behind(_before(hop, client)))
+
+
+def _before(hop: Hop, client: Client) -> tuple[CaptureSpec | PropagationSpec | ApplySpec, ...]:
+    """Return what changes pass on a hop before they come to a client."""
+    return hop.way.clients[: [each is client for each in clients_of(hop)].index(True)]
 
 
 def _unclaimed(proof: Proof) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from collections import Counter
 import typer
 
 from headrace.cli.app import app
-from scripts.error_codes import PACKAGES, PAGE, classes, import_all, page
+from scripts.error_codes import PAGE, coded, page
 from tests.support.session.verbs import verbs
 
 
@@ -18,16 +18,14 @@ def test_page_of_error_codes_is_up_to_date():
 
 
 def test_every_code_belongs_to_one_class_with_a_cause_and_a_fix():
-    import_all()
-    mine = [each for each in classes() if each.__module__.partition(".")[0] in PACKAGES and "code" in vars(each)]
+    mine = coded()
     assert len(mine) > 30
     assert [code for code, count in Counter(each.code for each in mine).items() if count > 1] == []
     assert [each.__name__ for each in mine if not inspect.getdoc(each) or not vars(each).get("fix")] == []
 
 
 def test_every_command_of_a_fix_exists():
-    import_all()
     known = {verb for verb, _ in verbs(typer.main.get_command(app))}
-    named = {verb for each in classes() for verb in re.findall(r"`headrace ((?:errors )?[a-z]+)", each.fix)}
+    named = {verb for each in coded() for verb in re.findall(r"`headrace ((?:errors )?[a-z]+)", each.fix)}
     assert "errors show" in named
     assert named - known == set()
