@@ -81,7 +81,7 @@ class SparkHost(Host):
         from spark_apply.application.config import ApplicationConfig, ExecutorResources
 
         self._access = {}
-        node = placement(dict(self._spec.site(self._site).node))
+        site = self._spec.site(self._site)
         configuration = ApplicationConfig(
             topology=self._spec.name,
             site=self._site,
@@ -89,7 +89,7 @@ class SparkHost(Host):
             state_dir=str(self._folder),
             host=own_host(),
             identity=identity_of(self._spec, self._site),
-            resources=ExecutorResources(node=tuple(node.items())),
+            resources=ExecutorResources(executors=site.executors, node=tuple(placement(dict(site.node)).items())),
         ).to_json()
         self._started += 1
         self._child.start(configuration)

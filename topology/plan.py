@@ -27,7 +27,7 @@ from topology.proof.reach import Reach, ReachedSite
 from topology.routing.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.routing.downstream import RedoReceiver, redo_receivers
 from topology.routing.ways import Way, ways_to
-from topology.spec import ApplySpec, SiteSpec, TopologySpec
+from topology.spec import EXECUTORS_DEFAULT, ApplySpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
 
 TABLES_SHOWN = 6  # of tables with the same destinations; `--json` has all
@@ -324,15 +324,23 @@ def _actors(spec: TopologySpec) -> Iterator[PlannedActor]:
         work += "" if propagation.bandwidth_max is None else f", at most {_size(propagation.bandwidth_max)}/s"
         work += "" if propagation.schedule is None else f", when open: {propagation.schedule.described()}"
         yield actor(f"propagation:{propagation.name}", site_of[propagation.from_queue], work)
+    executors = {site.name: _executors(site) for site in spec.sites}
     for apply in spec.applies:
         work = (
-            f"Spark job with {apply.parallelism} apply servers: applies the changes of {apply.source}, tag"
+            f"Spark job with {apply.parallelism} apply servers{executors.get(apply.site, '')}: applies the changes of {apply.source}, tag"
             f" {_tag(apply.tag)}{_conflicts(apply)}{_order(apply)}{_ON_ERROR[apply.on_error]}"
         )
         work += f"; handlers: {apply.handlers}" if apply.handlers != NO_HANDLERS else ""
         work += _tables(apply.tables)
         work += "" if apply.commits_lazily else "; each commit waits for the disk"
         yield actor(f"apply:{apply.name}", apply.site, work)
+
+
+def _executors(site: SiteSpec) -> str:
+    """Say on how many executors apply servers run, if the file does."""
+    if site.executors == EXECUTORS_DEFAULT:
+        return ""
+    return f" on {site.executors} executor{'s' if site.executors > 1 else ''}"
 
 
 _ON_ERROR = {

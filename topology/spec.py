@@ -36,6 +36,8 @@ ARCHIVE_LAG_DEFAULT_S = 60.0
 SPLIT_AFTER_DEFAULT_S = 1800.0
 # the manuals' merge_threshold: the amount that the original queue holds while a stream merges back
 MERGE_WITHIN_DEFAULT_S = 60.0
+EXECUTORS_DEFAULT = 2  # of a Spark application: one continues while Ray replaces the other (5.7 s measured)
+EXECUTORS_MAX = 8  # 270 MB each; the apply servers of a site wait for its database much more than they compute
 PARALLELISM_DEFAULT = 2  # apply servers: one prepares while the other waits for the database
 
 
@@ -87,12 +89,14 @@ class SiteSpec:
         name: unique in the topology.
         database: its database.
         node: Ray custom resources that its actors need, as (name, amount) pairs.
+        executors: of its Spark application, if changes are applied there.
         tls: its certificate (`topology.links`); None: its links are neither encrypted nor authenticated.
     """
 
     name: str
     database: DatabaseSpec
     node: tuple[tuple[str, float], ...] = ()
+    executors: int = EXECUTORS_DEFAULT
     tls: TlsSpec | None = None
 
 

@@ -6,14 +6,13 @@ It contains no database secret: each apply process gives its tasks the connectio
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from headrace.base.errors import ConfigError
 from protos.wire.identity import Identity
 
 __all__ = ["TASK_SLOTS", "ApplicationConfig", "ExecutorResources"]
 
-EXECUTORS_DEFAULT = 2  # one continues while Ray replaces the other (5.7 s measured)
 # Bounds of the JVMs' heaps. Only task descriptions pass through them, never data; but Spark demands 450 MB, which it
 # does not use.
 EXECUTOR_MEMORY_MB_DEFAULT = 512
@@ -41,7 +40,7 @@ class ExecutorResources:
             for each of them).
     """
 
-    executors: int = EXECUTORS_DEFAULT
+    executors: int
     memory_mb: int = EXECUTOR_MEMORY_MB_DEFAULT
     driver_memory_mb: int = DRIVER_MEMORY_MB_DEFAULT
     cpus: float = EXECUTOR_CPUS_DEFAULT
@@ -67,7 +66,7 @@ class ApplicationConfig:
     state_dir: str
     host: str = HOST_DEFAULT
     identity: Identity | None = None
-    resources: ExecutorResources = field(default_factory=ExecutorResources)
+    resources: ExecutorResources
 
     def to_json(self) -> str:
         """Return one line for the process's standard input."""

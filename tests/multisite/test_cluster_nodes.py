@@ -45,7 +45,7 @@ replicate:
   - {{schemas: [y], from: c, to: [b]}}
 """
 SITE = """
-  {name}: {{database: {{kind: postgres, dsn: "${{{variable}}}"}}, node: {{site_{name}: 1}}}}"""
+  {name}: {{database: {{kind: postgres, dsn: "${{{variable}}}"}}, node: {{site_{name}: 1}}, executors: 1}}"""
 SITES = ("a", "b", "c")
 UP_S = 600.0  # half a minute on a quiet machine
 CLIENTS = 2  # at each source: three apply processes apply their changes, all on one small machine
@@ -219,8 +219,8 @@ def test_each_site_runs_on_its_node_and_keeps_its_files_there(cluster: Cluster):
             for node in (*cluster.nodes.nodes.values(), cluster.nodes.head)
         }
 
-    # Of each application: driver, application master and its starter, two executors.
-    wait_until("there are their JVMs, and no others", lambda: jvms() == {"a": 0, "b": 5, "c": 5, "head": 0})
+    # Of each application: driver, application master and its starter, one executor.
+    wait_until("there are their JVMs, and no others", lambda: jvms() == {"a": 0, "b": 4, "c": 4, "head": 0})
     endpoint = cluster.system.call("queue:q_a", "endpoint")
     assert endpoint.partition(":")[0] == cluster.nodes["a"].address
     if has_own_disks():

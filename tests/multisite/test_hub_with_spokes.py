@@ -103,12 +103,12 @@ AT_ONCE: tuple[tuple[str, Target], ...] = (
 
 
 def of_the_example() -> str:
-    """Return the example's file with one spoke less, and its state in the same folder."""
+    """Return the example's file with one spoke less, one executor per site, and its state in the same folder."""
     text = EXAMPLE.read_text().replace("../.headrace/hub_and_spoke", "state")
     for spoke in ("  dbs4: {database: {kind: embedded}}\n", ", dbs4"):
         assert text.count(spoke) == 1
         text = text.replace(spoke, "")
-    return text
+    return text.replace("{database: {kind: embedded}}", "{database: {kind: embedded}, executors: 1}")
 
 
 class Hub:

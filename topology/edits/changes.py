@@ -336,7 +336,7 @@ def _part(spec: TopologySpec, classes: ChangeClasses, component: Component) -> d
     if component.kind == "site":
         return place | _site_part(spec, name)
     if component.kind == "spark":
-        return place
+        return place | {"executors": site.executors}
     place["process"] = spec.processes_apart  # sites and Spark applications always have a process of their own
     if component.kind == "redo":
         receiver = receiver_of(spec, name)

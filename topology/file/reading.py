@@ -278,6 +278,7 @@ class _Reader:
             name=name,
             database=database,
             node=tuple(model.node.items()),
+            executors=model.executors,
             tls=self._tls.of(name, model.tls, self._folder),
         )
 

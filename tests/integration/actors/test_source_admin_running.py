@@ -35,7 +35,7 @@ topology: test_admin
 state_dir: state
 sites:
   src: {{database: {{kind: postgres, dsn: "${{TEST_SRC_DSN}}"{admin}}}}}
-  dst: {{database: {{kind: postgres, dsn: "${{TEST_DST_DSN}}"}}}}
+  dst: {{database: {{kind: postgres, dsn: "${{TEST_DST_DSN}}"}}, executors: 1}}
 replicate:
   - {{tables: [{tables}], from: src, to: [dst]}}
 """

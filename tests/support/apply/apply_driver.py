@@ -43,7 +43,7 @@ from protos import codec
 from protos.links.queue_link import EnqueueClient, QueueServer
 from protos.wire.identity import Peer
 from protos.wire.transport import new_incarnation
-from spark_apply.application.config import ApplicationConfig
+from spark_apply.application.config import ApplicationConfig, ExecutorResources
 from spark_apply.application.task_runs import ApplicationAccess
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
 from spark_apply.driver.apply_driver import ApplyDriver
@@ -275,6 +275,7 @@ class SparkProcess:
             site="dbs2",
             ray_address=str(cluster.address()),
             state_dir=str(folder),
+            resources=ExecutorResources(executors=2),
         )
         self.log = folder / "application.log"
         self.child = ChildProcess(

@@ -44,7 +44,8 @@ segment_bytes: 1MB
 tls: {authority: certs/ca.pem, certificate: "certs/{site}.pem", key: "certs/{site}.key"}
 sites:
 """
-_SITE = "  {name}: {{database: {{kind: {kind}}}}}\n"
+# One executor instead of two: half of what a Spark application takes to start.
+_SITE = "  {name}: {{database: {{kind: {kind}}}, executors: 1}}\n"
 # The topology that runs while a scenario's schema must be in no file; and, before the first scenario, the two-way one,
 # so that both Spark applications start at once.
 IDLE = "replicate: [{tables: [idle.rows], from: a, to: [b]}]"

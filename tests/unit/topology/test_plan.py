@@ -63,6 +63,13 @@ def test_plan_lists_every_actor_once_with_its_site_and_requirements(tmp_path):
     }
 
 
+def test_plan_shows_executors_where_the_file_sets_them(tmp_path):
+    text = TWO_WAY.replace("dbs2: {database: {kind: embedded}}", "dbs2: {database: {kind: embedded}, executors: 1}")
+    work = {actor.site: actor.work for actor in make_plan(read(tmp_path, text)).actors if actor.name[:6] == "apply:"}
+    assert work["dbs1"].startswith("Spark job with 2 apply servers: ")
+    assert work["dbs2"].startswith("Spark job with 2 apply servers on 1 executor: ")
+
+
 def test_plan_shows_the_memory_for_reading_the_log_at_the_source(tmp_path):
     def work(text):
         return next(actor.work for actor in make_plan(read(tmp_path, text)).actors if actor.name == "site:dbs1")

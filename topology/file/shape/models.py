@@ -53,6 +53,7 @@ from topology.file.shape.values import (
     refusal,
 )
 from topology.schedule import HOUR_S
+from topology.spec import EXECUTORS_DEFAULT, EXECUTORS_MAX
 
 __all__ = [
     "AlertsModel",
@@ -259,6 +260,7 @@ class SiteModel(Model):
 
     database: DatabaseModel
     node: dict[str, Annotated[float, Field(gt=0)]] = {}
+    executors: Annotated[int, Field(ge=1, le=EXECUTORS_MAX)] = EXECUTORS_DEFAULT
     tls: TlsModel | None = None
 
 

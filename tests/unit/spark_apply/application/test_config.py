@@ -13,7 +13,13 @@ from spark_apply.apply_config import ApplyConfig
 @pytest.mark.parametrize(
     "config",
     [
-        ApplicationConfig(topology="t", site="b", ray_address="127.0.0.1:1", state_dir="state"),
+        ApplicationConfig(
+            topology="t",
+            site="b",
+            ray_address="127.0.0.1:1",
+            state_dir="state",
+            resources=ExecutorResources(executors=2),
+        ),
         ApplicationConfig(
             topology="t",
             site="ünï",

@@ -109,7 +109,8 @@ def mentioned(data: bytes) -> Iterator[str]:
             end = at + 3 + int.from_bytes(data[at + 1 : at + 3], "big")
             text = data[at + 3 : end].decode("utf-8", "replace")
             yield text
-            yield from re.findall(r"L([\w/$]+);", text)
+            if ";" in text:
+                yield from re.findall(r"L([\w/$]+);", text)
             at = end
         else:
             at += 1 + sizes[mark]

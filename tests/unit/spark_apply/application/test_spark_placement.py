@@ -9,7 +9,7 @@ from spark_apply.application.spark import SparkApplication
 
 
 def test_executors_and_master_run_and_store_files_on_the_sites_node(tmp_path: Path) -> None:
-    resources = ExecutorResources(node=(("site_b", 0.001), ("ssd", 0.001)))
+    resources = ExecutorResources(executors=2, node=(("site_b", 0.001), ("ssd", 0.001)))
     config = ApplicationConfig(
         topology="t",
         site="b",

@@ -213,8 +213,14 @@ def variants(spec: TopologySpec) -> dict[str, TopologySpec]:
             value = getattr(first, each.name)
             if each.name in UNTOUCHED or each.name in {"site", "source", "queue", "from_queue", "to_queue", "database"}:
                 continue
+            if each.name == "executors":  # below: changes are applied at another site
+                continue
             changed = (("x", 1.0),) if each.name == "node" else other_values(value)
             found[f"{kind}.{each.name}"] = replace(spec, **{kind: (replace(first, **{each.name: changed}), *others)})
+    applying = {apply.site for apply in spec.applies}
+    found["sites.executors"] = replace(
+        spec, sites=tuple(replace(site, executors=1) if site.name in applying else site for site in spec.sites)
+    )
     database = spec.sites[0].database
     for each in dataclasses.fields(database):
         if each.name not in UNTOUCHED:
@@ -230,6 +236,12 @@ def test_every_topology_field_changes_some_component(tmp_path):
     spec = read(tmp_path, EXPLICIT)
     for field, changed in variants(spec).items():
         assert any(change.action != "same" for change in changes(spec, changed)), field
+
+
+def test_only_what_applies_at_a_site_restarts_with_its_executors(tmp_path):
+    spec = read(tmp_path, EXPLICIT)
+    changed = changes(spec, variants(spec)["sites.executors"])
+    assert {each.component for each in changed if each.action != "same"} == {"spark:dbs2", "apply:a"}
 
 
 def test_a_topology_survives_its_storage_without_its_secrets(tmp_path):

@@ -41,7 +41,7 @@ def test_every_key_of_the_explicit_form_is_in_the_spec(tmp_path):
         heartbeat_s: 2
         sites:
           dbs1: {database: {kind: postgres, dsn: "${DBS1}", decoding_memory: 256MB}}
-          dbs2: {database: {kind: embedded, version: 16, decoding_memory: 4GB}, node: {site_dbs2: 1}}
+          dbs2: {database: {kind: embedded, version: 16, decoding_memory: 4GB}, node: {site_dbs2: 1}, executors: 1}
         queues:
           q1: {site: dbs1, kind: buffered, memory: 64MB, spill: 2GB}
           q2: {site: dbs2}
@@ -69,6 +69,7 @@ def test_every_key_of_the_explicit_form_is_in_the_spec(tmp_path):
     assert spec.site("dbs2").database.version == 16
     assert [spec.site(name).database.decoding_memory for name in ("dbs1", "dbs2")] == [256 << 20, 4 << 30]
     assert spec.site("dbs2").node == (("site_dbs2", 1.0),)
+    assert [spec.site(name).executors for name in ("dbs1", "dbs2")] == [2, 1]
     assert (spec.queue("q1").memory_bytes_max, spec.queue("q1").spill_bytes_max) == (64 << 20, 2 << 30)
     assert spec.capture("c1").rules == RuleSet(
         include=(
