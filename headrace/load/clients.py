@@ -21,6 +21,9 @@ __all__ = ["NumberedClients", "paced"]
 # would write more than the machine can replicate, and the measured lag would be their own. A transaction takes some 3
 # ms on an idle machine.
 PAUSE_TIMES = 16.0
+# A transaction that waited for a hanging server says nothing about the machine; after one of 3 s a client would write
+# nothing for 48 s.
+PAUSE_MAX_S = 2.0
 RECONNECT_S = 0.1  # short compared to a restart of a server, which takes a second
 
 Write = Callable[[Any, int], None]
@@ -41,7 +44,8 @@ def paced(ended: threading.Event, at_least_s: float) -> Iterator[None]:
     while not ended.wait(pause_s):
         began = time.monotonic()
         yield
-        pause_s = max(at_least_s, PAUSE_TIMES * (time.monotonic() - began)) if at_least_s else 0.0
+        busy_s = min(PAUSE_TIMES * (time.monotonic() - began), PAUSE_MAX_S)
+        pause_s = max(at_least_s, busy_s) if at_least_s else 0.0
 
 
 @dataclass(slots=True)

@@ -68,3 +68,19 @@ def test_no_transaction_begins_after_the_clients_ended():
     ended = threading.Event()
     ended.set()
     assert list(paced(ended, 0.0)) == list(paced(ended, 60.0)) == []
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.001, 0.1), (0.01, 0.16), (3.0, clients.PAUSE_MAX_S)])
+def test_pause_grows_with_the_last_transaction_up_to_a_bound(monkeypatch, took_s: float, pause_s: float):
+    """Behind a server that hung for 3 s, a client wrote nothing for 48 s."""
+    now, pauses = 0.0, []
+
+    class Ended(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return len(pauses) == 3
+
+    monkeypatch.setattr(clients.time, "monotonic", lambda: now)
+    for _ in paced(Ended(), 0.1):
+        now += took_s
+    assert pauses == pytest.approx([0.1, pause_s, pause_s])
