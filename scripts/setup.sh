@@ -131,25 +131,30 @@ fi
 : >"$LOG"
 say "downloading and installing into $VENV (about 1 GB; the first time takes some minutes)"
 if ! "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --root-user-action=ignore \
-     --progress-bar off -e '.[dev]' 2>&1 | show_progress; then
+     --progress-bar off --no-compile -e '.[dev]' 2>&1 | show_progress; then
   [ ! -t 2 ] || printf '\n' >&2
   say "pip failed; the end of $LOG:"
   tail -n 20 "$LOG" >&2
   say 'Fix the problem it names (usually: no network) and run the same command again; finished downloads are kept.'
   exit 3
 fi
-# What can be made now is not waited for later: else the first changes of the first topology would wait for kernels, and each of the five JVMs of a Spark
-# application would read and check its classes by itself. Each takes a core for half a minute.
-prepare() {  # words for what happens without it, then the script
-  "$VENV/bin/python" -P "$2" >"$VENV/${2##*/}.log" 2>&1 &
+# What can be made now is not waited for later: else the first changes of the first topology would wait for kernels, each
+# of the five JVMs of a Spark application would read and check its classes by itself, and each process would compile
+# modules where it may not write them. Each takes a core for half a minute; pip would compile modules before the others
+# can start.
+prepare() {  # words for what happens without it, a name, then Python's arguments
+  local without=$1 name=$2
+  shift 2
+  "$VENV/bin/python" -P "$@" >"$VENV/$name.log" 2>&1 &
   trap "kill $! 2>/dev/null; wait; exit 1" TERM  # it ends what it has started, and nothing outlives the set-up
   if ! wait $!; then
-    say "${2##*/} did not work ($(grep -v '^[[:space:]]*$' "$VENV/${2##*/}.log" | tail -n 1)): $1"
+    say "$name did not work ($(grep -v '^[[:space:]]*$' "$VENV/$name.log" | tail -n 1)): $without"
   fi
 }
-say "compiling kernels, and archiving Spark's classes (half a minute)"
-prepare 'they are compiled when they are first needed' scripts/compile_kernels.py &
-prepare 'each JVM reads its classes when it starts' scripts/archive_classes.py &
+say "compiling kernels and modules, and archiving Spark's classes (half a minute)"
+prepare 'they are compiled when they are first needed' compile_kernels scripts/compile_kernels.py &
+prepare 'each JVM reads its classes when it starts' archive_classes scripts/archive_classes.py &
+prepare 'they are compiled when they are first imported' compile_modules -m compileall -qq "$VENV/lib" &
 # Jobs of a script ignore Ctrl-C.
 trap 'kill $(jobs -p) 2>/dev/null; wait; say "interrupted; the same command goes on from here"; exit 130' INT TERM
 wait
