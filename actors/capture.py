@@ -300,6 +300,8 @@ class CaptureHost(Host):
             full_evaluations_total=statistics.full_evaluations,
             last_commit_time_us=statistics.last_commit_time_us,
             labels_left_out_total=statistics.labels_left_out,
+            ddl_failed_total=statistics.ddl_failed,
+            last_failed_ddl=statistics.last_failed_ddl,
         )
 
     def capture_again(self, start_scn: int) -> None:

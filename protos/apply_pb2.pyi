@@ -377,7 +377,7 @@ class TransactionError(_message.Message):
     def __init__(self, number: _Optional[int] = ..., transaction: _Optional[int] = ..., commit_scn: _Optional[int] = ..., depends_on: _Optional[int] = ..., key_hashes: _Optional[bytes] = ..., conflict_type: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class GroupStatistics(_message.Message):
-    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us", "conflicts")
+    __slots__ = ("transactions", "rows", "rows_written", "commits", "rollbacks", "retried", "last_commit_time_us", "conflicts", "ddl_applied", "ddl_passed_over", "ddl_not_applied")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_WRITTEN_FIELD_NUMBER: _ClassVar[int]
@@ -386,6 +386,9 @@ class GroupStatistics(_message.Message):
     RETRIED_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_TIME_US_FIELD_NUMBER: _ClassVar[int]
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
+    DDL_APPLIED_FIELD_NUMBER: _ClassVar[int]
+    DDL_PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
+    DDL_NOT_APPLIED_FIELD_NUMBER: _ClassVar[int]
     transactions: int
     rows: int
     rows_written: int
@@ -394,7 +397,10 @@ class GroupStatistics(_message.Message):
     retried: int
     last_commit_time_us: int
     conflicts: int
-    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., conflicts: _Optional[int] = ...) -> None: ...
+    ddl_applied: int
+    ddl_passed_over: int
+    ddl_not_applied: int
+    def __init__(self, transactions: _Optional[int] = ..., rows: _Optional[int] = ..., rows_written: _Optional[int] = ..., commits: _Optional[int] = ..., rollbacks: _Optional[int] = ..., retried: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., conflicts: _Optional[int] = ..., ddl_applied: _Optional[int] = ..., ddl_passed_over: _Optional[int] = ..., ddl_not_applied: _Optional[int] = ...) -> None: ...
 
 class GroupResult(_message.Message):
     __slots__ = ("group", "attempt", "applied", "errors", "statistics", "failure", "executed")

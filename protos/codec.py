@@ -30,6 +30,7 @@ from headrace.lcr.batch import (
     Transactions,
     Truncate,
 )
+from headrace.lcr.ddl import DdlChange
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ABSENT, ColumnValues
@@ -151,6 +152,7 @@ def encode(batch: LcrBatch) -> bytes:
             )
             for truncate in batch.truncates
         ],
+        ddl=None if batch.ddl is None else _ddl_message(batch.ddl),
     )
     pieces.append(rest.SerializeToString())
     return b"".join(pieces)
@@ -184,7 +186,11 @@ def decode(data: bytes) -> LcrBatch:
         )
         for truncate in message.truncates
     )
-    _check_places(groups, truncates, header.row_count, len(tables))
+    ddl = _ddl(message.ddl) if message.HasField("ddl") else None
+    if ddl is None:
+        _check_places(groups, truncates, header.row_count, len(tables))
+    elif groups or truncates or tables or header.row_count != 1 or header.transaction_count != 1:
+        _refuse("a DDL LCR is not alone in its batch", rows=header.row_count, transactions=header.transaction_count)
     if message.first_position and not header.continues:
         _refuse("a transaction that does not continue begins at a position above 0")
     return LcrBatch(
@@ -199,6 +205,7 @@ def decode(data: bytes) -> LcrBatch:
         groups=groups,
         truncates=truncates,
         labels=header.labels,
+        ddl=ddl,
     )
 
 
@@ -243,6 +250,22 @@ def _transactions_message(transactions: Transactions) -> lcr_pb2.Transactions:
         commit_time_us=_bytes(transactions.commit_time_us, "<i8"),
         tag=_bytes(transactions.tag, "<i2"),
         first_row=_bytes(transactions.first_row, "<i4"),
+    )
+
+
+def _ddl_message(change: DdlChange) -> lcr_pb2.DdlLcr:
+    return lcr_pb2.DdlLcr(
+        command_type=change.command_type,
+        object_type=change.object_type,
+        object_owner=change.object_owner,
+        object_name=change.object_name,
+        base_table_owner=change.base_table_owner,
+        base_table_name=change.base_table_name,
+        object_number=change.object_number,
+        ddl_text=change.ddl_text,
+        logon_user=change.logon_user,
+        current_schema=change.current_schema,
+        content=change.content,
     )
 
 
@@ -338,6 +361,25 @@ def _tag(message: lcr_pb2.Tag) -> Tag:
         return Tag(value=message.value, topology=message.topology, apply=message.apply)
     except ValueError as error:
         raise ProtocolError("an LCR batch has a tag that is too long", length=len(message.value)) from error
+
+
+def _ddl(message: lcr_pb2.DdlLcr) -> DdlChange:
+    try:
+        return DdlChange(
+            command_type=message.command_type,
+            object_type=message.object_type,
+            object_owner=message.object_owner,
+            object_name=message.object_name,
+            base_table_owner=message.base_table_owner,
+            base_table_name=message.base_table_name,
+            object_number=ObjectNumber(message.object_number),
+            ddl_text=message.ddl_text,
+            logon_user=message.logon_user,
+            current_schema=message.current_schema,
+            content=message.content,
+        )
+    except ValueError as error:
+        raise ProtocolError("an LCR batch has a DDL LCR that names no command or no table") from error
 
 
 def _transactions(message: lcr_pb2.Transactions) -> Transactions:

@@ -92,6 +92,32 @@ class Truncate(_message.Message):
     restart_identity: bool
     def __init__(self, row_number: _Optional[int] = ..., tables: _Optional[_Iterable[int]] = ..., cascade: _Optional[bool] = ..., restart_identity: _Optional[bool] = ...) -> None: ...
 
+class DdlLcr(_message.Message):
+    __slots__ = ("command_type", "object_type", "object_owner", "object_name", "base_table_owner", "base_table_name", "object_number", "ddl_text", "logon_user", "current_schema", "content")
+    COMMAND_TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_OWNER_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_NAME_FIELD_NUMBER: _ClassVar[int]
+    BASE_TABLE_OWNER_FIELD_NUMBER: _ClassVar[int]
+    BASE_TABLE_NAME_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DDL_TEXT_FIELD_NUMBER: _ClassVar[int]
+    LOGON_USER_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    command_type: str
+    object_type: str
+    object_owner: str
+    object_name: str
+    base_table_owner: str
+    base_table_name: str
+    object_number: int
+    ddl_text: str
+    logon_user: str
+    current_schema: str
+    content: str
+    def __init__(self, command_type: _Optional[str] = ..., object_type: _Optional[str] = ..., object_owner: _Optional[str] = ..., object_name: _Optional[str] = ..., base_table_owner: _Optional[str] = ..., base_table_name: _Optional[str] = ..., object_number: _Optional[int] = ..., ddl_text: _Optional[str] = ..., logon_user: _Optional[str] = ..., current_schema: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+
 class Tag(_message.Message):
     __slots__ = ("value", "topology", "apply")
     VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -155,7 +181,7 @@ class BatchHeader(_message.Message):
     def __init__(self, source: _Optional[str] = ..., previous_scn: _Optional[int] = ..., through_scn: _Optional[int] = ..., continues: _Optional[bool] = ..., is_open: _Optional[bool] = ..., transaction_count: _Optional[int] = ..., row_count: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ...) -> None: ...
 
 class LcrBatch(_message.Message):
-    __slots__ = ("header", "first_position", "tables", "tags", "transactions", "groups", "truncates")
+    __slots__ = ("header", "first_position", "tables", "tags", "transactions", "groups", "truncates", "ddl")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     FIRST_POSITION_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +189,7 @@ class LcrBatch(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATES_FIELD_NUMBER: _ClassVar[int]
+    DDL_FIELD_NUMBER: _ClassVar[int]
     header: BatchHeader
     first_position: int
     tables: _containers.RepeatedCompositeFieldContainer[TableVersion]
@@ -170,4 +197,5 @@ class LcrBatch(_message.Message):
     transactions: Transactions
     groups: _containers.RepeatedCompositeFieldContainer[RowGroup]
     truncates: _containers.RepeatedCompositeFieldContainer[Truncate]
-    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., first_position: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableVersion, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RowGroup, _Mapping]]] = ..., truncates: _Optional[_Iterable[_Union[Truncate, _Mapping]]] = ...) -> None: ...
+    ddl: DdlLcr
+    def __init__(self, header: _Optional[_Union[BatchHeader, _Mapping]] = ..., first_position: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[TableVersion, _Mapping]]] = ..., tags: _Optional[_Iterable[_Union[Tag, _Mapping]]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[RowGroup, _Mapping]]] = ..., truncates: _Optional[_Iterable[_Union[Truncate, _Mapping]]] = ..., ddl: _Optional[_Union[DdlLcr, _Mapping]] = ...) -> None: ...

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.base.errors import counted
 from headrace.databases.connectors import log_session_name
 from headrace.databases.ports import Finding, LoggedTable, PlannedStatement, SourceTable
+from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from headrace.rules.table_settings import TableSettings
 from headrace.rules.user_code.handlers import NO_HANDLERS
@@ -24,10 +25,11 @@ from topology.edits.changes import Change, changes
 from topology.links import protection
 from topology.problems import as_line
 from topology.proof.reach import Reach, ReachedSite
+from topology.routing.change_classes import ChangeClasses
 from topology.routing.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.routing.downstream import RedoReceiver, redo_receivers
 from topology.routing.ways import Way, ways_to
-from topology.spec import EXECUTORS_DEFAULT, ApplySpec, SiteSpec, TopologySpec
+from topology.spec import EXECUTORS_DEFAULT, ApplySpec, CaptureSpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
 
 TABLES_SHOWN = 6  # of tables with the same destinations; `--json` has all
@@ -174,6 +176,7 @@ def make_plan(
     """
     answers = live or {}
     proven = check_and_prove(spec)
+    tables = ChangeClasses.of(spec).spoken_of if any(map(_takes_ddl, spec.captures)) else ()
     findings = list(proven.findings if checked is None else checked)
     for answer in answers.values():
         findings.extend(answer.findings)
@@ -185,7 +188,7 @@ def make_plan(
         state_dir=str(spec.state_dir),
         links=protection(spec),
         reach=proven.proof.reach() if proven.proof is not None else (),
-        ways=tuple(_planned_way(running, way) for apply in spec.applies for way in ways_to(running, apply)),
+        ways=tuple(_planned_way(running, way, tables) for apply in spec.applies for way in ways_to(running, apply)),
         sites=tuple(
             SitePlan(
                 name=site.name,
@@ -217,15 +220,38 @@ def _database(site: SiteSpec) -> str:
 # --------------------------------------------------------------------------- ways
 
 
-def _planned_way(spec: TopologySpec, way: Way) -> PlannedWay:
+def _takes_ddl(capture: CaptureSpec) -> bool:
+    return any(rule.ddl for rule in capture.rules.include or ())
+
+
+def _planned_way(spec: TopologySpec, way: Way, tables: Sequence[TableName]) -> PlannedWay:
+    """Describe a way.
+
+    Args:
+        spec: as it runs.
+        way: of `spec`.
+        tables: an example of each set of tables that the rules tell apart.
+    """
     shown = (client for client in way.clients if client is way.capture or client.rules != RuleSet())
     without = bypassed_on(spec, way)
     return PlannedWay(
         source=way.apply.source,
         destination=way.apply.site,
         components=tuple(name.partition(":")[2] for name in way.full_names if name not in without),
-        rules=tuple(f"{client.name}: {_rules(client.rules)}" for client in shown),
+        rules=(*(f"{client.name}: {_rules(client.rules)}" for client in shown), *_ddl(way, tables)),
     )
+
+
+def _ddl(way: Way, tables: Sequence[TableName]) -> Iterator[str]:
+    """Yield one line about the tables whose DDL the way carries, by the patterns of the capture process."""
+    carried = [table for table in tables if way.carries_ddl(table)]
+    rules = [
+        _rule(rule, positive=True)
+        for rule in way.capture.rules.include or ()
+        if rule.ddl and any(rule.matches_object(*table) for table in carried)
+    ]
+    if rules:
+        yield f"{way.apply.name}: DDL of {', '.join(rules)} too"
 
 
 def _rules(rules: RuleSet) -> str:

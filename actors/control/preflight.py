@@ -31,7 +31,7 @@ from topology.edits.subset_changes import shape_changes, subset_changes
 from topology.edits.uncopied import uncopied
 from topology.proof.meetings import unseen_conflicts
 from topology.routing.downstream import keeper_of
-from topology.routing.ways import arriving, captured_by, ways_to
+from topology.routing.ways import arriving, captured_by, ddl_tables, ways_to
 
 if TYPE_CHECKING:
     from actors.control.earlier_shapes import EarlierShapes
@@ -208,4 +208,15 @@ class Preflight:
             {TableName.of(table.destination): TableName.of(table.source) for table in came},
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
-        return (*findings, *of_destination, *unseen_conflicts(spec, apply, came))
+        of_ddl = self._ddl(apply, ddl_tables(ways, came))
+        return (*findings, *of_destination, *of_ddl, *unseen_conflicts(spec, apply, came))
+
+    def _ddl(self, apply: ApplySpec, tables: tuple[TableName, ...]) -> tuple[Finding, ...]:
+        """Ask the destination whether an apply process can apply the DDL of tables."""
+        if not tables:
+            return ()
+        release = self._actors.call(f"site:{apply.source}", "release", timeout_s=PREFLIGHT_TIMEOUT_S)
+        found: tuple[Finding, ...] = self._actors.call(
+            f"site:{apply.site}", "preflight_ddl", tables, release, timeout_s=PREFLIGHT_TIMEOUT_S
+        )
+        return found

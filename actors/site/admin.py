@@ -254,18 +254,25 @@ def finish_as_admin(
             continue
         kept: set[str] = set()
         there: set[str] = set()
+        keeps_ddl = True
         # a source that is away is left to the next `up`
         with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:
             found += _uncaptured(source.uncaptured(spec.name, rules) if rules else (), site, told, again)
+            is_taken = any(rule.ddl for rule_set in rules for rule in rule_set.include or ())
+            keeps_ddl = is_taken or not source.captures_ddl(spec.name)
             for each in source.captured(spec.name):
                 there.add(each.identity)
                 # A recorded table was renamed since: its changes wait for an operator, and must not be dropped instead.
                 if each.identity in (recorded or ()) or any(rule.keeps(each.owner, each.name) for rule in rules):
                     kept.add(each.identity)
         try:
-            if kept != there:
+            if kept != there or not keeps_ddl:
                 _source_admin(site, admin_dsn(spec, site)).take_out(
-                    spec.name, kept, among=there, recorded=partial(_recorded_now, spec, site.name)
+                    spec.name,
+                    kept,
+                    among=there,
+                    recorded=partial(_recorded_now, spec, site.name),
+                    keeps_ddl=keeps_ddl,
                 )
         except (DatabaseError, ConfigError) as error:
             found.append(

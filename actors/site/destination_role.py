@@ -46,7 +46,7 @@ class DestinationRole:
     """
 
     answers: ClassVar[frozenset[str]] = frozenset(
-        {"filled", "instantiations", "leave_out", "leave_out_others", "preflight_tables"}
+        {"filled", "instantiations", "leave_out", "leave_out_others", "preflight_ddl", "preflight_tables"}
     )
 
     def __init__(self, topology: str, database: SiteDatabase, claim: SiteClaim) -> None:
@@ -149,6 +149,16 @@ class DestinationRole:
                 for table in destination.filled(tables)
                 if all(other.is_finished for other in destination.other_copies(self._topology, apply, *table))
             )
+
+    def preflight_ddl(self, tables: Sequence[TableName], release: int) -> tuple[Finding, ...]:
+        """Return why DDL of these tables cannot be applied here.
+
+        Args:
+            tables: their names at this destination.
+            release: major version of the source.
+        """
+        with closing(self._database.open_destination()) as destination:
+            return destination.preflight_ddl(tables, release=release)
 
     def preflight_tables(
         self,

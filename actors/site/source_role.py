@@ -59,7 +59,9 @@ class SourceRole:
         tables: the captured tables.
     """
 
-    answers: ClassVar[frozenset[str]] = frozenset({"domain_shapes", "table_versions", "uncaptured", "write_marker"})
+    answers: ClassVar[frozenset[str]] = frozenset(
+        {"domain_shapes", "release", "table_versions", "uncaptured", "write_marker"}
+    )
 
     def __init__(
         self, spec: TopologySpec, database: SiteDatabase, redo: SourceRedo, folder: Path, clock: Clock
@@ -173,6 +175,11 @@ class SourceRole:
         """Return facts about these tables' column types that the log does not contain."""
         with closing(self._database.open_source()) as source:
             return source.domain_shapes(tables)
+
+    def release(self) -> int:
+        """Return the major version of the database."""
+        with closing(self._database.open_source()) as source:
+            return source.release()
 
     def write_marker(self, content: bytes) -> int:
         """Write a marker into the source's log; everything committed before has a commit SCN <= the returned one."""

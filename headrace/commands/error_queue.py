@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.databases.connectors import DatabaseAccess
     from headrace.databases.ports import ConflictRecord
     from headrace.databases.ports.operator import RowReader
+    from headrace.lcr.ddl import DdlChange
     from headrace.lcr.lcr_value import LcrValue
     from headrace.lcr.row_lcr import RowLcr
     from topology.spec import TopologySpec
@@ -277,6 +278,11 @@ class ErrorQueue:
         with closing(open_destination(access)) as destination:
             for data in destination.error_batches(error["number"]):
                 batch = decode(data)
+                if batch.ddl is not None and position == batch.first_position:
+                    raise ConfigError(
+                        f"row {position} is a DDL LCR of {batch.ddl.base_table}: it has no values",
+                        hint="errors execute makes it with the rows; errors delete discards all of them",
+                    )
                 if 0 <= position - batch.first_position < batch.row_count:
                     return [RowLcr(batch, position - batch.first_position)]
         return []
@@ -295,6 +301,9 @@ class ErrorQueue:
                 # The operator looks for the row that failed, so it is shown wherever it is.
                 beyond = [failed - batch.first_position] if batch.first_position + len(shown) <= failed < behind else []
                 for row in (*shown, *beyond):
+                    if batch.ddl is not None:
+                        yield _shown_ddl(batch.ddl, batch.first_position)
+                        continue
                     lcr = RowLcr(batch, row)
                     yield _shown(lcr, reader, with_destination=lcr.position == failed)
                 left -= len(shown)
@@ -355,6 +364,9 @@ def _lines(lcr: Mapping[str, Any], error: Mapping[str, Any]) -> Iterator[str]:
     """Yield one LCR as lines of text; the one that failed also with the database's error and its current row."""
     is_failed = lcr["position"] == error["failed_position"]
     yield f"{'> ' if is_failed else '  '}{lcr['position']}: {lcr['command']} {lcr['table']}"
+    if "ddl_text" in lcr:
+        yield from (f"      {line}" for line in lcr["ddl_text"].splitlines())
+        return
     if lcr["command"] == "UPDATE":
         yield f"      row: {_row(lcr['old'] or lcr['new'])}"
         sets = {name: lcr["new"][name] for name in lcr["changed"]} if lcr["changed"] is not None else lcr["new"]
@@ -398,6 +410,16 @@ def _shown(lcr: RowLcr, reader: RowReader, *, with_destination: bool) -> dict[st
         )
         shown["destination_rows"] = [{name: _cut(text) for name, text in row.items()} for row in rows]
     return shown
+
+
+def _shown_ddl(change: DdlChange, position: int) -> dict[str, Any]:
+    """Return a DDL LCR for people: it has no values, and no row at the destination."""
+    return {
+        "position": position,
+        "command": change.command_type,
+        "table": f"{change.base_table_owner}.{change.base_table_name}",
+        "ddl_text": change.ddl_text,
+    }
 
 
 def _texts(values: Mapping[str, LcrValue], reader: RowReader) -> dict[str, str | None]:

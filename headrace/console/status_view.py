@@ -245,9 +245,8 @@ def _notes(component: ComponentStatus) -> Iterator[Note]:
     match component:
         case ApplyStatus():
             yield from _apply_notes(component)
-        case CaptureStatus() if component.unmatched_rules:
-            problem = f"no table matches {', '.join(component.unmatched_rules)}"
-            yield Note(component=component.name, problem=problem, is_remark=True)
+        case CaptureStatus():
+            yield from _capture_notes(component)
         case SiteStatus():
             yield from _captured_notes(component)
         case _:
@@ -296,6 +295,23 @@ def _waiting_notes(component: ComponentStatus) -> Iterator[Note]:
         # a message may end with the statement of the hint
         problem, is_stuck = component.detail.removesuffix(component.hint).removesuffix(": "), _is_paused(component)
         yield Note(component=name, problem=problem, fix=component.hint, is_stuck=is_stuck, is_remark=not is_stuck)
+
+
+def _capture_notes(capture: CaptureStatus) -> Iterator[Note]:
+    """Yield rules of a capture process that take nothing, and DDL that its source could not record."""
+    if capture.unmatched_rules:
+        problem = f"no table matches {', '.join(capture.unmatched_rules)}"
+        yield Note(component=capture.name, problem=problem, is_remark=True)
+    if capture.ddl_failed_total:
+        last = f"; the last one: {capture.last_failed_ddl}" if capture.last_failed_ddl else ""
+        yield Note(
+            component=capture.name,
+            problem=f"{counted(capture.ddl_failed_total, 'DDL statement')} of {capture.source} could not be recorded: no"
+            f" destination gets what changed{last}",
+            fix="run the same statements at the destinations, then headrace verify FILE; the log of the source's server"
+            " says why",
+            is_remark=True,
+        )
 
 
 def _captured_notes(site: SiteStatus) -> Iterator[Note]:
@@ -353,6 +369,14 @@ def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
             component=apply.name,
             problem=f"{counted(apply.errors, 'error transaction')} in the error queue",
             fix="headrace errors list FILE",
+        )
+    if not_applied := (apply.counters or {}).get("ddl_not_applied", 0):
+        yield Note(
+            component=apply.name,
+            problem=f"{counted(not_applied, 'DDL statement')} of {apply.source} not applied since its driver began: what"
+            " is not replicated, and what an operator skipped",
+            fix="headrace.dba_ddl_not_applied at its site has each one and the reason; make the same change there",
+            is_remark=True,
         )
 
 

@@ -93,6 +93,23 @@ def _count(name: str, meaning: str, key: str = "") -> Column:
     return Column(name, meaning, f"state.coordinator.{key or name}", "bigint")
 
 
+_DDL = (
+    *_OF,
+    Column("ddl_number", "number of the record, ascending"),
+    Column("source_database", "site of the change"),
+    Column("source_transaction_id", "its transaction there"),
+    Column("order_scn", "order SCN of the transaction, just below its commit SCN"),
+    Column("message_number", "which of the transaction's LCRs it is, from 1"),
+    Column("command_type", "what the client ran there, such as ALTER TABLE"),
+    Column("object_owner", "schema of the table"),
+    Column("object_name", "the table"),
+    Column("ddl_text", "what the client sent there; long texts are cut"),
+)
+_DDL_REASON = (
+    Column("reason", "why it was not applied, or not completely; empty: nothing to say"),
+    Column("apply_time", "when"),
+)
+
 VIEWS: tuple[View, ...] = (
     View(
         "dba_apply",
@@ -419,6 +436,28 @@ VIEWS: tuple[View, ...] = (
             Column("local_transaction_id", "error transaction that has it; NULL: none"),
             Column("resolution_time", "when"),
         ),
+        is_said=False,
+    ),
+    View(
+        "dba_apply_ddl",
+        "A DDL change of a replicated table and what became of it, written in the transaction of the data. The newest"
+        " 10,000 of each apply process stay.",
+        (
+            *_DDL,
+            Column(
+                "outcome",
+                "APPLIED; PASSED OVER: the table already had all of it; NOT APPLIED: it is not replicated; SKIPPED: the"
+                " operator asked for that",
+            ),
+            Column("statements", "what was run here, in order"),
+            *_DDL_REASON,
+        ),
+        is_said=False,
+    ),
+    View(
+        "dba_ddl_not_applied",
+        "A DDL change that was recorded only. Rows that need it wait until the table is altered here.",
+        (*_DDL, Column("outcome", "NOT APPLIED or SKIPPED"), *_DDL_REASON),
         is_said=False,
     ),
     View(

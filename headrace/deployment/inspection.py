@@ -41,7 +41,7 @@ from topology.links import makes_certificates
 from topology.plan import KeptRows, LiveSite, Plan, make_plan
 from topology.proof.meetings import unseen_conflicts
 from topology.proof.reach import Proof, Reach
-from topology.routing.ways import arriving, captured_by, ways_to, writes_alone
+from topology.routing.ways import arriving, captured_by, ddl_tables, ways_to, writes_alone
 from topology.split import prepared_splits
 
 if TYPE_CHECKING:
@@ -246,6 +246,8 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
             findings += target.preflight_times(
                 apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones
             )
+        if with_ddl := ddl_tables(ways, came):
+            findings += target.preflight_ddl(with_ddl, release=database.release())
         for each in came if apply.conflicts != NO_CONFLICT_RULES else ():
             version, table = each.destination, target.describe(each.destination.owner, each.destination.name)
             findings += (

@@ -11,6 +11,9 @@ but the first has `continues`; a part holds rows of that one transaction only.
 A batch that does not continue replaces the receiver's open transaction: after a break the source sends the
 whole transaction again.
 
+A DDL LCR is alone in its batch (`LcrBatch.ddl`): such a batch has one transaction with one row, the DDL LCR, and no
+groups, TRUNCATEs or tables. A transaction with other rows is cut into parts at its DDL.
+
 Chain: `previous_scn` is the `through_scn` of the batch before. A receiver accepts a batch only when it equals
 the receiver's own position, so a lost batch cannot go unnoticed. `through_scn` promises that every transaction
 of this source with `commit_scn <= through_scn` that the rules let through has been sent; a batch without rows
@@ -34,6 +37,7 @@ from headrace.lcr.scn import NO_OBJECT
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from headrace.lcr.ddl import DdlChange
     from headrace.lcr.scn import ObjectNumber, Scn
     from headrace.lcr.tags import Tag
     from headrace.lcr.tracking import Label
@@ -257,7 +261,7 @@ class Transactions:
 
 @dataclass(frozen=True, kw_only=True)
 class LcrBatch:
-    """Row LCRs of consecutive transactions of one source; the module docstring explains the parts.
+    """LCRs of consecutive transactions of one source; the module docstring explains the parts.
 
     Args:
         source: name of the source site.
@@ -271,6 +275,7 @@ class LcrBatch:
         groups: the rows by table version and command.
         truncates: the TRUNCATEs, ascending by row number.
         labels: tracked transactions of the batch (`headrace.lcr.tracking`); rarely any.
+        ddl: the batch's only LCR is this DDL LCR; None: the batch has row LCRs.
     """
 
     source: str
@@ -284,10 +289,11 @@ class LcrBatch:
     groups: tuple[RowGroup, ...] = ()
     truncates: tuple[Truncate, ...] = ()
     labels: tuple[Label, ...] = ()
+    ddl: DdlChange | None = None
 
     @cached_property
     def row_count(self) -> int:
-        """Row LCRs in the batch, TRUNCATEs included."""
+        """LCRs in the batch, TRUNCATEs and a DDL LCR included."""
         return int(self.transactions.first_row[-1])
 
     @property
@@ -312,7 +318,7 @@ class LcrBatch:
     def row_places(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Group number and row within the group of every row: two int32 arrays, shape (row_count,).
 
-        A TRUNCATE's place is group -1 and its index in `truncates`.
+        A TRUNCATE's place is group -1 and its index in `truncates`; a DDL LCR's is group -1 and 0.
         """
         group = np.full(self.row_count, -1, np.int32)
         within = np.zeros(self.row_count, np.int32)

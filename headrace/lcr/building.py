@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.base.errors import BugError
 from headrace.lcr.batch import Command, LcrBatch, RowGroup, TableVersion, Transactions, Truncate
 from headrace.lcr.cells import Cells
 from headrace.lcr.cutting import select_values
@@ -47,7 +48,10 @@ def batch_of_lcrs(batch: LcrBatch, lcrs: Iterable[RowLcr]) -> LcrBatch:
     Raises:
         LcrError: an LCR is of another batch or out of order, or carries values that its command lacks. Or LCRs of one
             transaction have different tags, or LCRs of one batch different sources.
+        BugError: the batch has a DDL LCR, which no row LCRs can replace.
     """
+    if batch.ddl is not None:
+        raise BugError("a DDL LCR is no row LCR", table=str(batch.ddl.base_table))
     rows = list(lcrs)
     owners = np.array([lcr.transaction for lcr in rows], np.int64)
     if any(lcr.batch is not batch for lcr in rows):

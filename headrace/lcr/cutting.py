@@ -60,7 +60,7 @@ def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
 
     Args:
         batch: the batch.
-        kept: bool, shape (row_count,). A TRUNCATE is a row too.
+        kept: bool, shape (row_count,). A TRUNCATE is a row too, and so is a DDL LCR.
     """
     if bool(kept.all()):
         return batch
@@ -89,6 +89,7 @@ def select_rows(batch: LcrBatch, kept: NDArray[np.bool_]) -> LcrBatch:
                 if kept[truncate.row_number]
             ),
             transactions=replace(batch.transactions, first_row=numbers[batch.transactions.first_row]),
+            ddl=None,  # it is the only row of its batch, and not all rows are kept
         )
     )
 

@@ -18,14 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from headrace.lcr.batch import Column, Command, LcrBatch, TableVersion, content_version
 from headrace.lcr.lcr_value import NULL_VALUE, DecodeHook, EncodeHook, LcrError, LcrValue
-from headrace.lcr.scn import Scn, TransactionId
-from headrace.lcr.tags import TAG_BYTES_MAX
+from headrace.lcr.lcr_view import LcrView
 from headrace.lcr.text import SqlText, row_text, where_clause
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
     from headrace.lcr.cells import Cells
 
 __all__ = ["RowLcr", "ValueType"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ValueType(Enum):
@@ -46,7 +42,7 @@ class ValueType(Enum):
     BOTH = "*"
 
 
-class RowLcr:
+class RowLcr(LcrView):
     """One row of a batch, with the manuals' methods.
 
     More than 25 of them: users' handlers are written with the methods of LCR$_ROW_RECORD, on one object.
@@ -62,7 +58,6 @@ class RowLcr:
     """NULL, for `set_value` and `add_column`."""
 
     __slots__ = (
-        "_batch",
         "_columns",
         "_command",
         "_decode",
@@ -71,10 +66,6 @@ class RowLcr:
         "_is_changed",
         "_name",
         "_owner",
-        "_row",
-        "_source",
-        "_tag",
-        "_transaction",
         "_truncate",
         "_unchanged",
     )
@@ -87,9 +78,10 @@ class RowLcr:
         decode: DecodeHook | None = None,
         encode: EncodeHook | None = None,
     ) -> None:
-        if not 0 <= row < batch.row_count:
-            raise LcrError(f"the batch has no row {row}", rows=batch.row_count)
-        self._batch, self._row, self._decode, self._encode = batch, row, decode, encode
+        super().__init__(batch, row)
+        if batch.ddl is not None:
+            raise LcrError("the LCR is a DDL LCR and has no row")
+        self._decode, self._encode = decode, encode
         groups, places = batch.row_places
         self._truncate: Truncate | None = None
         if int(groups[row]) < 0:
@@ -98,12 +90,7 @@ class RowLcr:
         else:
             self._command = batch.groups[int(groups[row])].command
         table = self.table
-        self._owner, self._name, self._source = table.owner, table.name, batch.source
-        transactions = batch.transactions
-        # The last transaction that begins at or before the row; empty ones before it begin at the same row.
-        self._transaction = int(transactions.first_row.searchsorted(row, side="right")) - 1
-        tag = int(transactions.tag[self._transaction])
-        self._tag = None if tag < 0 else batch.tags[tag].value
+        self._owner, self._name = table.owner, table.name
         self._images: dict[ValueType, dict[str, LcrValue]] | None = None
         self._unchanged: set[str] = set()
         self._columns: tuple[Column, ...] = table.columns
@@ -159,63 +146,6 @@ class RowLcr:
     def object_name(self, value: str) -> None:
         self._name = _named(value)
         self._is_changed = True
-
-    @property
-    def source_database_name(self) -> str:
-        """Source site of the change."""
-        return self._source
-
-    @source_database_name.setter
-    def source_database_name(self, value: str) -> None:
-        self._source = value
-
-    @property
-    def transaction_id(self) -> TransactionId:
-        """The source's number of the transaction."""
-        return TransactionId(int(self._batch.transactions.transaction_id[self._transaction]))
-
-    @property
-    def scn(self) -> Scn:
-        """Start of the transaction's commit record: orders LCRs of one source together with `position`."""
-        return Scn(int(self._batch.transactions.order_scn[self._transaction]))
-
-    @property
-    def commit_scn(self) -> Scn | None:
-        """End of the transaction's commit record; None while the transaction is not complete."""
-        scn = int(self._batch.transactions.commit_scn[self._transaction])
-        return Scn(scn) if scn else None
-
-    @property
-    def source_time_us(self) -> int:
-        """Commit time of the transaction at the source, microseconds since the epoch; 0: not known."""
-        return int(self._batch.transactions.commit_time_us[self._transaction])
-
-    @property
-    def source_time(self) -> datetime | None:
-        """Commit time of the transaction at the source, in UTC; None: not known."""
-        return _EPOCH + timedelta(microseconds=self.source_time_us) if self.source_time_us else None
-
-    @property
-    def position(self) -> int:
-        """0-based position within the transaction."""
-        first = int(self._batch.transactions.first_row[self._transaction])
-        before = self._batch.first_position if self._transaction == 0 else 0
-        return before + self._row - first
-
-    @property
-    def tag(self) -> bytes | None:
-        """The tag; None: NULL."""
-        return self._tag
-
-    @tag.setter
-    def tag(self, value: bytes | None) -> None:
-        if value is not None and len(value) > TAG_BYTES_MAX:
-            raise LcrError(f"a tag has at most {TAG_BYTES_MAX} bytes", length=len(value))
-        self._tag = value
-
-    def is_null_tag(self) -> bool:
-        """Whether the tag is NULL."""
-        return self._tag is None
 
     # ----------------------------------------------------------------------- values
 
@@ -444,25 +374,10 @@ class RowLcr:
     # ----------------------------------------------------------------------- for making batches
 
     @property
-    def batch(self) -> LcrBatch:
-        """The batch of which the LCR is a view."""
-        return self._batch
-
-    @property
     def place(self) -> tuple[int, int]:
         """Number of its group and its row there; for a TRUNCATE: -1 and its index in `truncates`."""
         groups, within = self._batch.row_places
         return int(groups[self._row]), int(within[self._row])
-
-    @property
-    def row(self) -> int:
-        """Its number in the batch."""
-        return self._row
-
-    @property
-    def transaction(self) -> int:
-        """Index of its transaction in the batch."""
-        return self._transaction
 
     @property
     def is_changed(self) -> bool:

@@ -60,6 +60,16 @@ class ClientsBefore:
                     return True
         return False
 
+    def keeps_ddl(self, owner: str, name: str, *, tag: bytes | None) -> bool:
+        """Return whether all of the clients let DDL LCRs pass: none does under another name (`Rule.takes_ddl`).
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+            tag: the LCRs' tag.
+        """
+        return all(rules.keeps_ddl(owner, name, tag=tag) for rules in self.clients)
+
     def _before(self, table: TableName) -> set[TableName]:
         """Return possible names of a table before the first client; some of them turn out to become another name."""
         found = {table}

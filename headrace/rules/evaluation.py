@@ -110,6 +110,17 @@ class RuleEvaluation:
         """Return whether row LCRs of a table version may pass with some tag."""
         return any(self.keeps(table, self._tags))
 
+    def keeps_ddl(self, owner: str, name: str, *, tag: bytes | None) -> bool:
+        """Return whether DDL LCRs of a table pass.
+
+        Args:
+            owner: the table's schema, as for `RuleSet.keeps_ddl`.
+            name: the table's name.
+            tag: the LCRs' tag.
+        """
+        clients: tuple[RuleSet | ClientsBefore, ...] = (*self._before, *self._rules)
+        return all(each.keeps_ddl(owner, name, tag=tag) for each in clients)
+
     def reshaped(self, table: TableVersion) -> TableVersion:
         """Return a table version in its form behind the client; needs no rows.
 
@@ -142,14 +153,14 @@ class RuleEvaluation:
         return any(self.answer(table, tag=tag) is TruthValue.MAYBE for table in batch.tables for tag in used)
 
     def filter(self, batch: LcrBatch) -> LcrBatch:
-        """Evaluate the rules against every row LCR of a batch.
+        """Evaluate the rules against every LCR of a batch.
 
         Args:
             batch: any batch.
 
         Returns:
-            A batch with the kept rows, transformed, and the same positions; the same object when nothing changes. If no
-            row is kept: a progress mark, or, in a transaction in parts, a part without rows.
+            A batch with the kept LCRs, transformed, and the same positions; the same object when nothing changes. If
+            none is kept: a progress mark, or, in a transaction in parts, a part without rows.
 
         Raises:
             ConditionError: a condition cannot be evaluated.
@@ -157,6 +168,10 @@ class RuleEvaluation:
         """
         if batch.is_progress_mark or self.keeps_all:
             return batch
+        if batch.ddl is not None:
+            if self.keeps_ddl(*batch.ddl.base_table, tag=_tags(batch)[int(batch.transactions.tag[0])]):
+                return batch
+            return without_unused(select_rows(batch, np.zeros(1, np.bool_)))
         kept = self._by_names(batch)
         before = kept
         for each in self._by_rows:

@@ -92,7 +92,7 @@ class Rule:
         owner: pattern of the table's schema (`*` and `?` match as in file names).
         name: pattern of the table's name.
         dml: takes row LCRs (TRUNCATE included).
-        ddl: takes DDL LCRs.
+        ddl: takes DDL LCRs; only a rule that takes all rows of a table, as they are, takes its DDL (`takes_ddl`).
         tags: takes LCRs with these tags.
         condition: takes LCRs for which it is TRUE; None: whatever their attributes and values.
         subset: takes the changes of the rows for which it is TRUE. It turns an UPDATE that moves a row in into an
@@ -128,6 +128,25 @@ class Rule:
         if not self.looks_at_rows:
             return self.tags.answer(tag)
         return self._answer({"object_owner": owner, "object_name": name}, tag)
+
+    def takes_ddl(self, owner: str, name: str, tag: bytes | None) -> bool:
+        """Return whether the rule takes DDL LCRs of a table.
+
+        A condition on rows or a subset cannot be evaluated for them, and a transformation does not change them. So a rule
+        that has one takes none.
+
+        Args:
+            owner: the table's schema.
+            name: the table's name.
+            tag: the LCRs' tag.
+        """
+        return (
+            self.ddl
+            and not self.looks_at_rows
+            and self.transformation is None
+            and self.matches_object(owner, name)
+            and self.tags.answer(tag) is TruthValue.TRUE
+        )
 
     def answer_of_tag(self, tag: KnownTag) -> TruthValue:
         """Return the rule's verdict on row LCRs of every table that it matches, as far as the tag decides it."""
@@ -292,6 +311,18 @@ class RuleSet:
             tag: the LCRs' tag.
         """
         return self.prefilter(owner, name, tag=tag) is not TruthValue.FALSE
+
+    def keeps_ddl(self, owner: str, name: str, *, tag: bytes | None) -> bool:
+        """Return whether DDL LCRs of a table pass.
+
+        Args:
+            owner: the table's schema before the statement; of a new table, after it.
+            name: the table's name, likewise.
+            tag: the LCRs' tag.
+        """
+        if any(rule.takes_ddl(owner, name, tag) for rule in self.exclude):
+            return False
+        return self.include is None or any(rule.takes_ddl(owner, name, tag) for rule in self.include)
 
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""

@@ -411,6 +411,11 @@ def refuse_unsupported(spec: TopologySpec) -> None:
                 f"captures.{capture.name}: capture of archived logs is not simulated yet",
                 hint="simulate the topology with mode: real_time",
             )
+        if any(rule.ddl for rule in capture.rules.include or ()):
+            raise ConfigError(
+                f"captures.{capture.name}: DDL is not simulated yet",
+                hint="simulate the topology without ddl: true: rows take the same ways",
+            )
     _refuse_of_applies(spec)
     proof = Proof(spec)
     Contested(spec, proof.classes, proof, 0)

@@ -38,6 +38,8 @@ class CaptureStatus(ComponentStatus):
         full_evaluations_total: batches that prefiltering did not decide.
         last_commit_time_us: commit time of the newest transaction at the source, microseconds since the epoch.
         labels_left_out_total: labels of tracked transactions that did not fit into a batch.
+        ddl_failed_total: DDL statements that the source could not record, so that no destination gets them.
+        last_failed_ddl: the last one, and why; empty: none, or not known.
     """
 
     source: str = ""
@@ -61,3 +63,5 @@ class CaptureStatus(ComponentStatus):
     full_evaluations_total: int | None = None
     last_commit_time_us: int | None = None
     labels_left_out_total: int | None = None
+    ddl_failed_total: int | None = None
+    last_failed_ddl: str = ""

@@ -264,6 +264,9 @@ class GroupStatistics:
         retried: destination transactions repeated because the database was unavailable.
         last_commit_time_us: source commit time of the last transaction, microseconds since the epoch; 0: none.
         conflicts: conflicts met, resolved or not.
+        ddl_applied: DDL LCRs that changed a table.
+        ddl_passed_over: DDL LCRs whose table had all of the change already.
+        ddl_not_applied: DDL LCRs that were recorded only, because they are not replicated or an operator skipped them.
     """
 
     transactions: int = 0
@@ -274,6 +277,9 @@ class GroupStatistics:
     retried: int = 0
     last_commit_time_us: int = 0
     conflicts: int = 0
+    ddl_applied: int = 0
+    ddl_passed_over: int = 0
+    ddl_not_applied: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ The low bits distinguish three kinds:
     ...0    a row's key
     ...01   use of a table: any row of it
     ...11   exclusive use of a table; depends on every use and every exclusive use of the same table. From TRUNCATE,
-            from a row whose key is not in the log, and from a table whose values do not show all dependencies
-            (except INSERTs into a table without any key).
+            from a DDL LCR and everything behind it in its transaction, from a row whose key is not in the log, and from
+            a table whose values do not show all dependencies (except INSERTs into a table without any key).
 
 Foreign keys and virtual dependencies (`spark_apply.keys.relations`) are hashed in the same kinds: a row uses the row
 that it refers to, and a row that appears or disappears uses itself exclusively.
@@ -35,7 +35,7 @@ from headrace.lcr.cells import fixed
 from headrace.lcr.cutting import row_transactions
 from headrace.lcr.values import NULL, ColumnValues
 from spark_apply.dependencies.tracking_kernels import follow_held, refill, sort_by_transaction, track
-from spark_apply.keys.equality import FORM_BITS
+from spark_apply.keys.equality import FORM_BITS, touch_of
 from spark_apply.keys.hash_kernels import combine_key, hash_values
 from spark_apply.keys.relations import Relation
 
@@ -57,6 +57,7 @@ __all__ = [
     "held_transactions",
     "is_table_use",
     "stored_hashes",
+    "table_hashes",
     "written_keys",
 ]
 
@@ -137,7 +138,7 @@ def stored_hashes(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, in_order: bool = False) -> KeyHashes:
-    """Hash every row of a batch.
+    """Hash every row of a batch. A DDL LCR has the `table_hashes`.
 
     Args:
         batch: the batch.
@@ -148,6 +149,8 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
     Raises:
         UnfitTableError: a table does not fit; raised by `fit_of`.
     """
+    if batch.ddl is not None:
+        return table_hashes(batch)
     owner = row_transactions(batch.transactions)
     hashes: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     owners: list[NDArray[np.int32]] = [np.empty(0, np.int32)]
@@ -190,6 +193,32 @@ def hash_batch(batch: LcrBatch, fit_of: Callable[[TableVersion], TableFit], *, i
         _by_transaction(hashes, owners, len(batch.transactions)),
         forms=_by_transaction(forms, form_owners, len(batch.transactions)),
     )
+
+
+def table_hashes(batch: LcrBatch) -> KeyHashes:
+    """Return exclusive use of each table of a batch, by its name: for a DDL LCR, and for what follows in its transaction.
+
+    Until the transaction is committed, only its own session sees the tables as these changes need them. So nobody else
+    can tell which keys and which related rows they use, and the forms are unknown.
+
+    Args:
+        batch: the batch, with the destination's names.
+    """
+    owner = row_transactions(batch.transactions)
+    used = [(batch.tables[group.table], np.unique(owner[group.row_numbers])) for group in batch.groups]
+    used += [
+        (batch.tables[table], owner[truncate.row_number : truncate.row_number + 1])
+        for truncate in batch.truncates
+        for table in truncate.tables
+    ]
+    names = [((version.owner, version.name), users) for version, users in used]
+    if batch.ddl is not None:
+        names.append((batch.ddl.base_table, owner[:1]))
+    hashes, owners = [np.empty(0, np.uint64)], [np.empty(0, np.int32)]
+    for name, users in names:
+        hashes.append(np.full(users.shape[0], touch_of("\0".join(name)) | _EXCLUSIVE, np.uint64))
+        owners.append(users)
+    return _by_transaction(hashes, owners, len(batch.transactions))
 
 
 def _by_transaction(hashes: list[NDArray[np.uint64]], owners: list[NDArray[np.int32]], count: int) -> KeyHashes:

@@ -515,8 +515,10 @@ class ApplyControl:
             status.detail = status.detail or why or next((server.detail for server in facts if server.detail), "")
         elif not status.detail:
             # It returns its groups again and again while the reader sees nothing wrong with the table.
-            paused = (f"apply server {s.server}: {s.detail}" for s in facts if s.state.startswith("PAUSED"))
-            status.detail = next(paused, "")
+            paused = next((server for server in facts if server.state.startswith("PAUSED")), None)
+            if paused is not None:
+                status.detail = f"apply server {paused.server}: {paused.detail}"
+                status.hint = "" if paused.hint in paused.detail else paused.hint  # it may end with the missing ALTER
             failing = next((server for server in facts if server.is_failing), None)
             replaced = next((server for server in facts if server.failure), None)
             if not status.detail and failing is not None:

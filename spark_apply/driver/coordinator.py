@@ -37,11 +37,16 @@ A group is formed only when a server can take one, from what has arrived by then
 and without waiting to fill. A group is assigned only when everything that it depends on is done or assigned
 (`spark_apply.conversation.groups` explains why nothing can wait forever).
 
-A streamed transaction is a barrier, and so is the execution of error transactions, many at a time. While some are to be
-executed, no group is formed of transactions that depend on them, nor of anything behind: they would join the error
-queue, which would grow during the execution. Groups formed earlier that may not write yet are dropped and dequeued
-again. When a streamed transaction fails, or its server dies, everything from it on is dropped and dequeued again from
-the low watermark (`must_replay`), as after a restart. The second time, the coordinator knows how to handle it.
+A streamed transaction is a barrier, and so is a transaction with DDL LCRs, which is streamed whatever its size, and the
+execution of error transactions, many at a time. While some are to be executed, no group is formed of transactions that
+depend on them, nor of anything behind: they would join the error queue, which would grow during the execution. Groups
+formed earlier that may not write yet are dropped and dequeued again. When a streamed transaction fails, or its server
+dies, everything from it on is dropped and dequeued again from the low watermark (`must_replay`), as after a restart.
+The second time, the coordinator knows how to handle it.
+
+DDL LCRs change tables that servers and reader have described. The reader passes on nothing behind a transaction with
+DDL LCRs until it is applied. Behind an execution with DDL LCRs, groups may be formed already: they are dropped and
+dequeued again. In both cases every server reopens its session before it gets the next group.
 """
 
 from __future__ import annotations
@@ -105,6 +110,9 @@ class CoordinatorStatistics:
     replays: int = 0
     last_commit_time_us: int = 0
     conflicts: int = 0  # resolved or not
+    ddl_applied: int = 0  # DDL LCRs
+    ddl_passed_over: int = 0  # DDL LCRs whose table was changed already
+    ddl_not_applied: int = 0  # DDL LCRs that were only recorded
 
     def add(self, found: GroupStatistics) -> None:
         """Add a server's counters for a group."""
@@ -115,6 +123,10 @@ class CoordinatorStatistics:
         self.rollbacks += found.rollbacks
         self.retried += found.retried
         self.conflicts += found.conflicts
+        if found.commits:  # a DDL LCR that was rolled back has changed nothing, and is counted when it comes again
+            self.ddl_applied += found.ddl_applied
+            self.ddl_passed_over += found.ddl_passed_over
+            self.ddl_not_applied += found.ddl_not_applied
         self.last_commit_time_us = max(self.last_commit_time_us, found.last_commit_time_us)
 
 
@@ -181,6 +193,7 @@ class ApplyCoordinator:
         self._labels = LabelledTransactions(source, tracks or TrackLog())
         self.statistics = CoordinatorStatistics()
         self.is_draining = False
+        self._has_executed_ddl = False  # groups were formed, and sessions know the tables, as before the execution
 
     # ------------------------------------------------------------------ questions of the host
 
@@ -258,6 +271,9 @@ class ApplyCoordinator:
             "error_transactions": len(self.errors),
             "last_commit_time_us": totals.last_commit_time_us,
             "total_conflicts": totals.conflicts,
+            "ddl_applied": totals.ddl_applied,
+            "ddl_passed_over": totals.ddl_passed_over,
+            "ddl_not_applied": totals.ddl_not_applied,
         }
 
     def server_state(self, server: int, told: str) -> str:
@@ -397,6 +413,9 @@ class ApplyCoordinator:
                 if group.mode is GroupMode.EXECUTE_ERROR:
                     self.errors.executions.finished(group.error_numbers, message)
                 self._finish(group)
+                if group.mode is GroupMode.EXECUTE_ERROR and message.statistics.ddl_applied:
+                    self._has_executed_ddl = True
+                    self._replay.start()
         self._advance()
 
     def settle(self, *, leaves_above: bool = False) -> None:
@@ -444,6 +463,9 @@ class ApplyCoordinator:
         self.watermarks.restart(progress)
         self.errors.executions.give_back(executions)
         self._slots.free_all()
+        if self._has_executed_ddl:
+            self._has_executed_ddl = False
+            self._slots.reopen()
 
     def messages(self) -> list[tuple[int, CoordinatorMessage]]:
         """Assign what can be assigned now. Return (server, message) pairs in the order to send."""
@@ -539,6 +561,8 @@ class ApplyCoordinator:
         group.state = GroupState.DONE
         self.statistics.groups += 1
         self._next.done(group)
+        if group.large is not None and group.large.has_ddl and group.mode is not GroupMode.ERROR_QUEUE:
+            self._slots.reopen()
 
     def _hold(self, number: int, hashes: NDArray[np.uint64]) -> None:
         """Add a transaction to the known error queue.

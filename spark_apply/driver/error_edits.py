@@ -13,6 +13,7 @@ Worked flow
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from headrace.lcr.building import batch_of_lcrs
 from headrace.lcr.lcr_value import LcrValue
 from headrace.lcr.row_lcr import RowLcr
 from protos import codec
-from spark_apply.dependencies.hashes import hash_batch
+from spark_apply.dependencies.hashes import hash_batch, table_hashes
 from spark_apply.dependencies.holds import bounded_hashes
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.lcr.batch import LcrBatch, TableVersion
+    from spark_apply.dependencies.hashes import KeyHashes
     from spark_apply.tables.fits import TableFit
 
 __all__ = ["EditRequest", "EditedPart", "ValueEdit", "edited_part"]
@@ -102,11 +104,14 @@ def edited_part(
         LcrError: the row's command has no values of this kind.
         UnfitTableError: a table of the transaction is not at the destination.
     """
+    has_ddl = False
     for part, data in enumerate(batches):
         batch = codec.decode(data)
+        has_ddl |= batch.ddl is not None
         row = request.position - batch.first_position
         if 0 <= row < batch.row_count:
-            return _edited(request, apply, part, batch, row, fit_of)
+            hashes_of = table_hashes if has_ddl else functools.partial(hash_batch, fit_of=fit_of)
+            return _edited(request, apply, part, batch, row, hashes_of)
     raise ConfigError(
         f"error transaction {request.number} has no row {request.position}",
         hint="headrace errors show FILE N shows its rows, from 0",
@@ -119,8 +124,13 @@ def _edited(
     part: int,
     batch: LcrBatch,
     row: int,
-    fit_of: Callable[[TableVersion], TableFit],
+    hashes_of: Callable[[LcrBatch], KeyHashes],
 ) -> EditedPart:
+    if batch.ddl is not None:
+        raise ConfigError(
+            f"row {request.position} is a DDL LCR of {batch.ddl.base_table}: it has no values",
+            hint="execute or delete the error transaction",
+        )
     lcrs = [RowLcr(batch, number) for number in range(batch.row_count)]
     lcr = lcrs[row]
     if lcr.command_type == "TRUNCATE":
@@ -131,7 +141,7 @@ def _edited(
         _set(lcr, value)
     made = batch_of_lcrs(batch, lcrs)
     # Keys of the whole part: those of its other rows are stored already, and duplicate hashes do no harm.
-    hashes = bounded_hashes(hash_batch(made, fit_of).stored())
+    hashes = bounded_hashes(hashes_of(made).stored())
     edit = ErrorEdit(
         number=request.number,
         edit=request.edit,

@@ -30,6 +30,15 @@ Tables copied while others are applied
     Up to 170 (`ApplyProgress.ahead_scn`) only rows of joining tables pass, each table's from its instantiation SCN;
     the other tables are applied there. A kill at any moment changes nothing: both SCNs are recorded with the low
     watermark.
+
+Transactions with DDL LCRs
+    Such a transaction is passed on in parts, and the coordinator writes it alone. Until it is applied the destination's
+    tables are as before, so nothing behind its first DDL LCR can be checked or hashed by key: the rest of the
+    transaction is passed on unchecked, and its apply server pauses if a table does not fit. What follows the
+    transaction waits until it is applied. Then all tables are described again.
+
+    T1, T2 = rows, DDL, rows, T3
+    passed on: run T1; part 0, DDL as part 1, part 2 of T2 -> all are applied -> fits are forgotten -> run T3
 """
 
 from __future__ import annotations
@@ -63,6 +72,7 @@ __all__ = ["ApplyReader"]
 class _Offered:
     batch: LcrBatch
     data: bytes | None
+    is_behind_ddl: bool = False  # in its transaction, or a DDL LCR itself
 
 
 class ApplyReader:
@@ -131,7 +141,7 @@ class ApplyReader:
     @property
     def wants(self) -> bool:
         """Whether another batch may be offered."""
-        return self._pieces.is_empty and not self._waiting and not self._resubscribe
+        return self._pieces.is_empty and not self._waiting and not self._must_settle and not self._resubscribe
 
     @property
     def has_passed_on(self) -> bool:
@@ -156,7 +166,7 @@ class ApplyReader:
 
     @property
     def must_settle(self) -> bool:
-        """Whether pending transactions must wait until everything passed on is applied; then call `retry_unfit`."""
+        """Whether everything that follows must wait until what was passed on is applied; then call `retry_unfit`."""
         return self._must_settle and self._pieces.is_empty
 
     def change_tables(
@@ -240,6 +250,14 @@ class ApplyReader:
         self._names.note(batch.tables)
         self._split(batch, data)
 
+    def queue_lost(self) -> None:
+        """Note that the queue will send any open transaction again from its beginning, but not before it is back.
+
+        One with DDL LCRs is given up now: it would keep even readers of its tables waiting until then.
+        """
+        if self._pieces.has_ddl:
+            self._pieces.drop_open()
+
     def take(self) -> Piece | None:
         """Return the next piece to apply; None: none is pending."""
         return self._pieces.take()
@@ -257,7 +275,7 @@ class ApplyReader:
         self.unfit, self._must_settle = None, False
         for position, offered in enumerate(waiting):
             try:
-                self._check_fit(offered.batch, offered.data)
+                self._check_fit(offered.batch, offered.data, is_behind_ddl=offered.is_behind_ddl)
             except DatabaseError:
                 self._waiting.extend(waiting[position:])
                 self.unfit, self._must_settle = unfit, had_to_settle
@@ -279,21 +297,24 @@ class ApplyReader:
             selected = self._selection.select(batch)
             self._check_fit(selected, data if selected is batch else None)
 
-    def _check_fit(self, batch: LcrBatch, data: bytes | None) -> None:
-        if self._waiting:
-            self._waiting.append(_Offered(batch, data))
+    def _check_fit(self, batch: LcrBatch, data: bytes | None, *, is_behind_ddl: bool = False) -> None:
+        if self._resubscribe:
+            return  # it follows a transaction that is read again, and so is read again too
+        if self._waiting or self._must_settle:
+            self._waiting.append(_Offered(batch, data, is_behind_ddl))
             return
         known = self._selection.without_strangers(batch)
         batch, data = known, data if known is batch else None
+        if is_behind_ddl or batch.ddl is not None or (batch.continues and self._pieces.has_ddl):
+            self._follow_ddl(batch, data)
+            return
         found = self._names.named(batch)
         unfit = found.unfit
         if found.error is not None:
             self.unfit = found.error
         passing = found.batch if unfit is None else slice_transactions(found.batch, 0, unfit) if unfit else None
         if batch.continues and self._pieces.open_scn is None and unfit is None:
-            # Its whole transaction must be read again, even if this is the last part, which has moved `_through`.
-            self._resubscribe = True
-            self._through = batch.previous_scn
+            self._read_again(batch)
         elif passing is not None and not self._key_forms.admit(passing):
             self._wait(batch, data)
         else:
@@ -306,6 +327,24 @@ class ApplyReader:
                 if self._pieces.is_open_sent:
                     # Its written part holds locks that the ALTER needs, so it must be read again.
                     self._pieces.drop_open()
+
+    def _follow_ddl(self, batch: LcrBatch, data: bytes | None) -> None:
+        """Pass on a DDL LCR or a part behind one; after the transaction's last part everything must be applied."""
+        self.unfit = self._names.misnamed(batch)
+        if self.unfit is not None:
+            self._waiting.append(_Offered(batch, data, is_behind_ddl=True))
+            if self._pieces.is_open_sent:
+                self._pieces.drop_open()
+        elif batch.continues and self._pieces.open_scn is None:
+            self._read_again(batch)
+        else:
+            self._pieces.add(batch, data)
+            self._must_settle = not batch.is_open
+
+    def _read_again(self, batch: LcrBatch) -> None:
+        """Have the whole transaction of a part read again, even if this is the last part, which has moved `_through`."""
+        self._resubscribe = True
+        self._through = batch.previous_scn
 
     def _wait(self, batch: LcrBatch, data: bytes | None) -> None:
         """Wait until everything passed on is applied; then one transaction at a time, as keys may change their form."""

@@ -163,7 +163,9 @@ class ApplyServer:
             session.close()
             raise
         if self._context is None:
-            self._context = self._new_context(session=session, fit_of=self._fits.fit_or_error)
+            self._context = self._new_context(
+                session=session, fit_of=self._fits.fit_or_error, forget_fits=self._fits.forget
+            )
         self._context.session, self._is_connected = session, True
         self._fits.forget()
         for number in sorted(self._work):
@@ -214,6 +216,7 @@ class ApplyServer:
         elif isinstance(message, GroupAbandon):
             if work.is_begun and self._context is not None:
                 self._context.session.rollback()
+                work.broken(retried=False)
             del self._work[message.group]
             self._reports.append(GroupAbandoned(group=message.group, attempt=message.attempt))
         else:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import COPY_THE_TABLE, ConfigError, DatabaseError, DataError, Retry, UnfitTableError
 from headrace.base.failpoints import failpoint
 from headrace.databases.connectors import python_values
+from headrace.databases.ports import DDL_REFUSED, DdlPlace
 from headrace.lcr.batch import LcrBatch
 from headrace.rules.user_code.handlers import ExecutionHandler
 from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResult, ServerMessage
@@ -36,6 +37,7 @@ from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, trun
 
 if TYPE_CHECKING:
     from headrace.databases.ports import TakenErrors
+    from headrace.lcr.ddl import DdlChange
     from spark_apply.handlers.running import Handling
 
 __all__ = ["ExecuteWork"]
@@ -52,6 +54,8 @@ _PART_HAS_THEM = (
     "it deletes other rows of {table} before it changes those of a partition that was attached and copied since, which"
     f" may have these rows now: {COPY_THE_TABLE}"
 )
+
+_DDL_AS_ROLE = "it changes the structure of {table}, which no role's rights are checked for: execute it without --role"
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
 # Bytes of serialized rows in one destination transaction, as for a group from the queue
@@ -71,6 +75,7 @@ class ExecuteWork(Work):
         self._executed = 0  # number of executed ones, from the first
         self._ranges = [(0, len(self._numbers))]  # remaining ones, the next range last
         self._alone = 0  # number executed one by one
+        self._has_ddl = False  # the open destination transaction has a DDL LCR
         self._is_new = True  # nothing was tried on this session
         if assignment.role or assignment.handler:
             self._try_alone()
@@ -86,6 +91,7 @@ class ExecuteWork(Work):
         Those that it deleted are gone.
         """
         self._is_new = True
+        self._forget_changed()
         return super().broken(retried=retried)
 
     def step(self) -> tuple[ServerMessage, bool] | None:
@@ -144,6 +150,8 @@ class ExecuteWork(Work):
             if len(parts) != 1:
                 return False  # a streamed transaction: only its last part has the commit SCN
             whole = context.decode(parts[0])
+            if whole.ddl is not None:
+                return False  # alone, so that it cannot spoil the sets of others
             batch = beyond_copies(whole, copied)
             if (
                 (whole.row_count and not batch.row_count)
@@ -184,8 +192,15 @@ class ExecuteWork(Work):
         failure = self._execute(number) if session.delete_error(number) else None
         if self.totals.commits == commits:
             self._roll_back()
+        self._forget_changed()
         self._context.guard.settle()  # the operator may execute it again
         return failure
+
+    def _forget_changed(self) -> None:
+        """Forget how tables were behind a DDL LCR, after the transaction's end."""
+        if self._has_ddl:
+            self._has_ddl = False
+            self._context.forget_fits()
 
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = 0
@@ -197,7 +212,7 @@ class ExecuteWork(Work):
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
             batch = beyond_copies(whole, copied)
-            touched |= {key for version in whole.tables for key in keys_of(version)}
+            touched |= _keys_of(whole)
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):
                 return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
@@ -255,7 +270,29 @@ class ExecuteWork(Work):
         told = LcrFailure(kind=why.conflict_type, number=why.sqlstate, message=why.message, position=why.position)
         return self._context.executing(self._handlers, resolution, told)
 
+    def _change_table(self, batch: LcrBatch, change: DdlChange) -> Failure | None:
+        if self._assignment.role:
+            message = _DDL_AS_ROLE.format(table=change.base_table)
+            return Failure(position=batch.first_position, conflict_type="", sqlstate="", message=message)
+        self._has_ddl = True
+        try:
+            outcome = self._context.session.change_table(change, DdlPlace.of(batch))
+        except DataError as error:
+            if DDL_REFUSED not in error.context:  # deferred checks of the rows before it
+                return refused_at_commit(error, batch, self._handlers or self._context.handlers)
+            return Failure(
+                position=batch.first_position,
+                conflict_type="",
+                sqlstate=str(error.context.get("sqlstate", "")),
+                message=error.message_and_hint,
+            )
+        self._context.forget_fits()
+        self.totals.count_ddl(outcome.kind)
+        return None
+
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
+        if batch.ddl is not None:
+            return self._change_table(batch, batch.ddl)
         session, role = self._context.session, self._assignment.role
         try:
             if role:
@@ -283,3 +320,11 @@ class ExecuteWork(Work):
                 message=f"as role {role}: {error.message}",
             )
         return failure
+
+
+def _keys_of(batch: LcrBatch) -> set[tuple[str, str]]:
+    """Return the keys under which `copied_scns` has the tables of a batch."""
+    found = {key for version in batch.tables for key in keys_of(version)}
+    if batch.ddl is not None:
+        found |= {(batch.ddl.base_table_owner, batch.ddl.base_table_name), ("", str(int(batch.ddl.object_number)))}
+    return found

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseUnavailable, DataError, UnfitTableError
 from headrace.base.failpoints import failpoint
-from headrace.databases.ports import DestinationSession, ErrorTransaction, ScnRange
+from headrace.databases.ports import DdlOutcomeKind, DestinationSession, ErrorTransaction, ScnRange
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
@@ -78,6 +78,7 @@ class WorkContext:
         source: the site whose transactions it applies.
         session: the destination session; replaced after it broke.
         fit_of: returns the fit of a table version.
+        forget_fits: forgets all fits, because a DDL LCR changed a table or was rolled back.
         error_batches: reads an error transaction's parts.
         copied_scns: returns the recorded `spark_apply.tables.copied.copied_scns`.
         conflicts: settings for resolving conflicts.
@@ -91,6 +92,7 @@ class WorkContext:
     source: str
     session: DestinationSession
     fit_of: FitOf
+    forget_fits: Callable[[], None]
     decode: Callable[[bytes], LcrBatch]
     encode: Callable[[LcrBatch], bytes]
     error_batches: Callable[[int], Iterator[bytes]]
@@ -150,6 +152,15 @@ class Totals:
     retried: int = 0
     last_commit_time_us: int = 0
     conflicts: int = 0
+    ddl_applied: int = 0
+    ddl_passed_over: int = 0
+    ddl_not_applied: int = 0
+
+    def count_ddl(self, outcome: DdlOutcomeKind) -> None:
+        """Count a DDL LCR."""
+        self.ddl_applied += outcome is DdlOutcomeKind.APPLIED
+        self.ddl_passed_over += outcome is DdlOutcomeKind.PASSED_OVER
+        self.ddl_not_applied += outcome in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}
 
     def frozen(self) -> GroupStatistics:
         """Return the counters as an immutable message."""
@@ -162,6 +173,9 @@ class Totals:
             retried=self.retried,
             last_commit_time_us=self.last_commit_time_us,
             conflicts=self.conflicts,
+            ddl_applied=self.ddl_applied,
+            ddl_passed_over=self.ddl_passed_over,
+            ddl_not_applied=self.ddl_not_applied,
         )
 
 

@@ -1,6 +1,12 @@
-"""Streamed transactions, which are larger than a batch.
+"""Streamed transactions, which are larger than a batch or have DDL LCRs.
 
-One destination transaction writes their parts, or puts them into the error queue.
+One destination transaction writes their parts, or puts them into the error queue. A DDL LCR is a part of its own.
+
+Worked flow of a transaction with DDL
+    rows -> change_table -> rows -> commit: rows, structure, history and progress are there together, or nothing is
+    the destination refuses the DDL: rolled back, UnfitTableError; the server pauses, and the whole transaction is read
+      again until the cause is repaired, the table is as the source's or the operator skips the DDL
+    a row fails: rolled back; all parts go into the error queue, the DDL among them
 """
 
 from __future__ import annotations
@@ -11,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.base.errors import DataError
+from headrace.base.errors import DataError, UnfitTableError
 from headrace.base.failpoints import failpoint
-from headrace.databases.ports import ScnRange
+from headrace.databases.ports import DDL_REFUSED, DdlPlace, ScnRange
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from spark_apply.conversation.groups import (
@@ -27,7 +33,7 @@ from spark_apply.conversation.groups import (
     ServerMessage,
     TransactionError,
 )
-from spark_apply.dependencies.hashes import hash_batch
+from spark_apply.dependencies.hashes import hash_batch, table_hashes
 from spark_apply.dependencies.holds import HASHES_PER_ERROR_MAX, tables_only
 from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.groups import write_in_order
@@ -38,6 +44,8 @@ from spark_apply.sets.resolution import Resolution, failed_conflict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from headrace.lcr.ddl import DdlChange
 
 __all__ = ["LargeErrorWork", "LargeWork"]
 
@@ -52,6 +60,7 @@ class _LargeBase(Work):
         self._committed: GroupResult | None = None
         self._resolution = Resolution(context.conflicts)
         self._labels: list[str] = []  # labels of a tracked transaction, from all its parts
+        self._has_ddl = False  # a part up to the present one is a DDL LCR
 
     @property
     def is_ready(self) -> bool:
@@ -67,6 +76,7 @@ class _LargeBase(Work):
     def broken(self, *, retried: bool) -> ServerMessage | None:
         """Note that the written parts are lost: unless the commit succeeded, they must be sent again."""
         super().broken(retried=retried)
+        self._forget_changed()
         return None if self._doubt is not None or not self._begun else self._retry(RetryReason.REPLAY, 0)
 
     def step(self) -> tuple[ServerMessage, bool] | None:
@@ -77,18 +87,28 @@ class _LargeBase(Work):
         if not self._begun:
             self._context.session.begin()
             self._begun = True
+        self._has_ddl |= batch.ddl is not None
         failure = self._write(batch, part.part)
         if failure is None and part.is_last:
             failure = self._finish(batch, part)
         if failure is not None:
             self._roll_back()
-            self._check_fit(batch)
+            if self._has_ddl:
+                # Behind the DDL that was just rolled back, the table need not fit: that would hide the failure.
+                self._forget_changed()
+            else:
+                self._check_fit(batch)
             return self._retry(RetryReason.REPLAY, 0, failure), True
         self._parts.popleft()
         if part.is_last:
             return self._end(), True
         self.totals.rows += batch.row_count
         return PartDone(group=part.group, attempt=part.attempt, part=part.part), False
+
+    def _forget_changed(self) -> None:
+        """Forget how tables were behind a DDL LCR, after a rollback."""
+        if self._has_ddl:
+            self._context.forget_fits()
 
     def _finish(self, batch: LcrBatch, part: GroupPart) -> Failure | None:
         found = ScnRange(after=Scn(self._assignment.after_scn), through=Scn(part.through_scn))
@@ -133,6 +153,8 @@ class LargeWork(_LargeBase):
     """Writes parts as sets, and a failing part at once row by row, because everything below is applied."""
 
     def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - its number does not matter
+        if batch.ddl is not None:
+            return self._change_table(batch, batch.ddl)
         session, fit_of = self._context.session, self._context.fit_of
         attempt = self._context.handling(self._resolution, attempts=True)
         session.savepoint()
@@ -155,6 +177,22 @@ class LargeWork(_LargeBase):
         self.totals.rows_written += written
         return None
 
+    def _change_table(self, batch: LcrBatch, change: DdlChange) -> Failure | None:
+        """Change a table as a DDL LCR says.
+
+        Raises:
+            UnfitTableError: the destination refuses it: the server pauses, and everything is tried again later.
+        """
+        try:
+            outcome = self._context.session.change_table(change, DdlPlace.of(batch))
+        except DataError as error:
+            if DDL_REFUSED not in error.context:  # deferred checks of the rows before it
+                return refused_at_commit(error, batch, self._context.handlers)
+            raise UnfitTableError(error.message, hint=error.hint, table=str(change.base_table)) from error
+        self._context.forget_fits()
+        self.totals.count_ddl(outcome.kind)
+        return None
+
     def _before_commit(self, batch: LcrBatch) -> Failure | None:
         handling = self._context.handling(self._resolution, attempts=False)
         return None if handling is None else handling.precommit([int(batch.transactions.commit_scn[0])])
@@ -175,7 +213,8 @@ class LargeErrorWork(_LargeBase):
         failpoint("apply.error_queue_write")
         self._labels.clear()  # nothing of it is applied
         failure = self._assignment.failure or HELD
-        hashes = hash_batch(batch, self._context.fit_of).stored()
+        # Nothing behind a DDL LCR fits a table that it has not changed.
+        hashes = (table_hashes(batch) if self._has_ddl else hash_batch(batch, self._context.fit_of)).stored()
         if sum(found.shape[0] for found in self._stored) + hashes.shape[0] > HASHES_PER_ERROR_MAX:
             hashes = tables_only(hashes)
         described = self._describe(batch, 0, failure, self._assignment.error_number)

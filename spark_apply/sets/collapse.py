@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.base.errors import BugError
 from headrace.databases.ports import TruncatedTable, Write
 from headrace.lcr.batch import Command, LcrBatch
 from headrace.lcr.cells import Cells, fixed
@@ -69,7 +70,11 @@ def plan_sets(batches: Sequence[LcrBatch], fit_of: FitOf) -> list[Step]:
 
     Returns:
         The steps to execute, in order.
+
+    Raises:
+        BugError: a batch has a DDL LCR, which is no row.
     """
+    _check_rows(batches)
     steps: list[Step] = []
     for piece in _segments(batches):
         if isinstance(piece, tuple):
@@ -93,7 +98,11 @@ def plan_rows(batch: LcrBatch, fit_of: FitOf, numbers: Sequence[int] | None = No
 
     Yields:
         The row's number in the batch, and the step for it.
+
+    Raises:
+        BugError: the batch has a DDL LCR, which is no row.
     """
+    _check_rows([batch])
     tables = [TableRows.of([block_of(batch, group, fit_of(batch.tables[group.table]))]) for group in batch.groups]
     for table in tables:
         table.find_keys()
@@ -182,7 +191,11 @@ def plan_resolvable(batches: Sequence[LcrBatch], fit_of: FitOf) -> ResolvablePla
     Returns:
         None: the batches contain a TRUNCATE, rows of a table whose triggers see the order of tables, or rows of a table
             with conflict handlers that cannot be collapsed.
+
+    Raises:
+        BugError: a batch has a DDL LCR, which is no row.
     """
+    _check_rows(batches)
     if any(batch.truncates or _firing(batch, fit_of) for batch in batches):
         return None
     plain: list[Step] = []
@@ -235,6 +248,13 @@ def _without(step: ExpectedWrite, taken: NDArray[np.bool_]) -> ExpectedWrite | N
 
 
 # --------------------------------------------------------------------------- pieces of the input
+
+
+def _check_rows(batches: Sequence[LcrBatch]) -> None:
+    """Refuse DDL LCRs: without rows, they would be passed over."""
+    for batch in batches:
+        if batch.ddl is not None:
+            raise BugError("a DDL LCR cannot be planned as rows", table=str(batch.ddl.base_table))
 
 
 def _segments(batches: Sequence[LcrBatch]) -> Iterator[list[LcrBatch] | tuple[LcrBatch, int]]:

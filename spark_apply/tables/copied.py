@@ -1,4 +1,7 @@
-"""Skip the changes of a batch that the copies of its tables already contain."""
+"""Skip the changes of a batch that the copies of its tables already contain.
+
+A DDL LCR counts like a row of its table: the copy is made for the table as it was at the copy's SCN.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.databases.ports import PartOf
-from headrace.lcr.batch import Command
+from headrace.lcr.batch import Command, OldImage, TableVersion
 from headrace.lcr.cutting import row_transactions, select_rows
 from headrace.lcr.scn import Scn
 
@@ -17,12 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import Instantiation
-    from headrace.lcr.batch import LcrBatch, TableVersion
+    from headrace.lcr.batch import LcrBatch
+    from headrace.lcr.ddl import DdlChange
     from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = [
     "FirstScn",
     "beyond_copies",
+    "changed_table",
     "copied_scns",
     "emptied_tables",
     "keys_of",
@@ -121,6 +126,19 @@ def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:
     return (version.owner, version.name), ("", str(int(version.object_number)))
 
 
+def changed_table(change: DdlChange) -> TableVersion:
+    """Return the table of a DDL LCR by number and name, as a version without columns."""
+    return TableVersion(
+        object_number=change.object_number,
+        version=0,
+        owner=change.base_table_owner,
+        name=change.base_table_name,
+        columns=(),
+        old_image=OldImage.NONE,
+        root_number=change.object_number,
+    )
+
+
 def beyond_copies(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> LcrBatch:
     """Remove rows that the copies of their tables or partitions contain.
 
@@ -132,16 +150,18 @@ def beyond_copies(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> Lcr
 
 
 def without_copied(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
-    """Remove rows below the first SCN that is applied to their table.
+    """Remove rows, and DDL LCRs, below the first SCN that is applied to their table.
 
     Args:
-        batch: rows in source order.
+        batch: LCRs in source order.
         first_scn: called once per table of the batch.
 
     Returns:
         The batch itself if no row is removed; transactions stay, even without rows.
     """
     kept = np.ones(batch.row_count, np.bool_)
+    if batch.ddl is not None:
+        kept[0] = int(batch.transactions.order_scn[0]) >= first_scn(changed_table(batch.ddl))
     owners: NDArray[np.int32] | None = None
     for group in batch.groups:
         scn = first_scn(batch.tables[group.table])

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 REFUSED = {
     "archived_logs": "capture of archived logs is not simulated yet",
+    "ddl": "DDL is not simulated yet",
     "handlers": "handlers are not simulated",
 }
 EXAMPLES = sorted({path.stem for path in (ROOT / "examples").glob("*.yaml")} - set(REFUSED))

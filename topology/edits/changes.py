@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
+from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule
 from topology.edits.stored import without_secrets
 from topology.routing.change_classes import ChangeClasses
@@ -57,6 +58,7 @@ FIXED: Mapping[str, frozenset[str]] = {
             "state folder",
             "tables",
             "conditions",
+            "DDL",
             "other writers of its tables",
             "apply processes of returning changes",
         }
@@ -405,6 +407,8 @@ def _apply_part(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) ->
         # Not the rules themselves: other destinations of the source can widen what is captured.
         "tables": carried,
         "conditions": _conditions(spec, apply),
+        # A driver evaluates the rules that it was started with.
+        "DDL": _with_ddl(spec, classes, apply),
         "other writers of its tables": classes.tables_of(written) & others,
         "apply processes of returning changes": [
             each.name for each in spec.applies if (each.site, each.source) == (apply.source, apply.site)
@@ -423,6 +427,12 @@ def _conditions(spec: TopologySpec, apply: ApplySpec) -> list[tuple[str, Rule]]:
     ]
     own = (*(apply.rules.include or ()), *apply.rules.exclude)
     return [*rules, *((apply.name, rule) for rule in own if rule.looks_at_rows or rule.transformation is not None)]
+
+
+def _with_ddl(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> list[TableName]:
+    """Return the tables whose DDL reaches an apply process."""
+    ways = ways_to(spec, apply)
+    return [table for table in classes.spoken_of if any(way.carries_ddl(table) for way in ways)]
 
 
 def _carried(spec: TopologySpec, classes: ChangeClasses, apply: ApplySpec) -> tuple[int, int]:

@@ -14,12 +14,13 @@ from headrace.databases.ports import Finding
 from headrace.rules.conditions.condition import Condition
 from headrace.rules.conditions.nodes import Attribute, operands_of
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from topology.checks.ddl import WantedDdl, ddl_findings
 from topology.checks.static import Declared, check_and_prove
 from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
 from topology.file.connection_strings import ConnectionStringError, check_written, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
-from topology.file.document import Document, Path_, read_document
+from topology.file.document import Document, Path_, path_text, read_document
 from topology.file.functions import read_code, with_functions
 from topology.file.handlers import read_handlers
 from topology.file.secret_sources import references
@@ -160,6 +161,7 @@ class _Reader:
         self._top: TopologyModel | None = None
         self._propagations: dict[str, PropagationModel] = {}
         self._applies: dict[str, ApplyModel] = {}
+        self._with_ddl: list[WantedDdl] = []
 
     def read(self, file: Path) -> TopologySpec:
         content = self.document.content
@@ -334,7 +336,17 @@ class _Reader:
                 elif place[2] in ("hub", "spokes"):
                     in_tree.add(site)
             if model is not None and len(self.document.findings) == findings_before:
-                entries.append(_replicate(model))
+                entry = _replicate(model)
+                entries.append(entry)
+                if model.ddl and model.from_ is not None:
+                    self._with_ddl.append(
+                        WantedDdl(
+                            path=path_text((*path, "ddl")),
+                            source=model.from_,
+                            destinations=tuple(flow.destination for flow in entry.flows),
+                            rules=entry.rules,
+                        )
+                    )
         return entries
 
     def _check(self, spec: TopologySpec) -> None:
@@ -365,6 +377,8 @@ class _Reader:
             self.document.findings += [
                 self._located(finding) for finding in threshold_findings(spec, self._propagations, self._top)
             ]
+            found = ddl_findings(spec, checked.proof.classes, self._with_ddl)
+            self.document.findings += [self._located(each) for each in found]
 
     def _located(self, finding: Finding) -> Finding:
         """Return a finding with its line; for a part that `replicate` made, the line of `replicate`."""
@@ -435,8 +449,8 @@ def _spoke_places(spokes: object, path: Path_) -> dict[Path_, str]:
 
 
 def _replicate(model: ReplicateModel) -> Replicate:
-    rules = [Rule(owner=schema) for schema in model.schemas]
-    rules += [Rule(owner=owner, name=name) for owner, name in model.tables]
+    rules = [Rule(owner=schema, ddl=model.ddl) for schema in model.schemas]
+    rules += [Rule(owner=owner, name=name, ddl=model.ddl) for owner, name in model.tables]
     if model.hub is not None:
         flows = flows_of_tree(Spoke(site=model.hub, spokes=_spokes(model.spokes)))
     elif model.from_ is not None:

@@ -81,7 +81,7 @@ class Replicate:
     """One entry of `replicate:`.
 
     Args:
-        rules: the objects; the flows decide which tags are taken.
+        rules: the objects, and whether their DDL is taken; the flows decide which tags are taken.
         flows: the pairs of sites.
     """
 
@@ -97,6 +97,24 @@ class Components:
     captures: tuple[CaptureSpec, ...] = ()
     propagations: tuple[PropagationSpec, ...] = ()
     applies: tuple[ApplySpec, ...] = ()
+
+
+class _Rules:
+    """The rules of a client in the order of the file, each once. It takes a rule's DDL if one of the entries does."""
+
+    def __init__(self) -> None:
+        self._ddl: dict[Rule, bool] = {}
+
+    def add(self, rules: Sequence[Rule], tags: TagCondition) -> None:
+        """Add the rules of an entry, for changes with some tags."""
+        for rule in rules:
+            plain = replace(rule, tags=tags, ddl=False)
+            self._ddl[plain] = self._ddl.get(plain, False) or rule.ddl
+
+    @property
+    def all(self) -> tuple[Rule, ...]:
+        """The rules."""
+        return tuple(replace(rule, ddl=ddl) for rule, ddl in self._ddl.items())
 
 
 def capture_name(source: str) -> str:
@@ -176,18 +194,15 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
     def tag(source: str, destination: str) -> bytes:
         return tag_of(source) if (source, destination) in own_tags else DEFAULT_APPLY_TAG
 
-    # Ordered sets of rules: those of a site's capture process, and those between two sites.
-    captured: dict[str, dict[Rule, None]] = {}
-    sent: dict[tuple[str, str], dict[Rule, None]] = {}
+    captured: dict[str, _Rules] = {}
+    sent: dict[tuple[str, str], _Rules] = {}
     for entry in entries:
         for flow in entry.flows:
             came_from_there = TagCondition(listed=(tag(flow.destination, flow.source),), takes_listed=False)
             # Without forwarding, the capture process has already checked the tag.
-            taken, going = (ANY_TAG, came_from_there) if flow.forwards else (UNTAGGED, ANY_TAG)
-            captured.setdefault(flow.source, {}).update({replace(rule, tags=taken): None for rule in entry.rules})
-            sent.setdefault((flow.source, flow.destination), {}).update(
-                {replace(rule, tags=going): None for rule in entry.rules}
-            )
+            taken, passed = (ANY_TAG, came_from_there) if flow.forwards else (UNTAGGED, ANY_TAG)
+            captured.setdefault(flow.source, _Rules()).add(entry.rules, taken)
+            sent.setdefault((flow.source, flow.destination), _Rules()).add(entry.rules, passed)
     destinations = tuple(dict.fromkeys(destination for _, destination in sent))
 
     queues = [QueueSpec(name=queue_names(source)[0], site=source) for source in captured]
@@ -198,22 +213,23 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
             site=source,
             source=source,
             queue=queue_names(source)[0],
-            rules=RuleSet(include=tuple(rules)),
+            rules=RuleSet(include=rules.all),
         )
         for source, rules in captured.items()
     ]
     propagations = []
     applies = []
     for (source, destination), rules in sent.items():
+        going = set(rules.all)
         takes_all = capture_name(source) not in own_captures and all(
-            replace(rule, tags=ANY_TAG) in rules for rule in captured[source]
+            replace(rule, tags=ANY_TAG) in going for rule in captured[source].all
         )
         propagations.append(
             PropagationSpec(
                 name=propagation_name(source, destination),
                 from_queue=queue_names(source)[0],
                 to_queue=queue_names(destination)[1],
-                rules=RuleSet() if takes_all else RuleSet(include=tuple(rules)),
+                rules=RuleSet() if takes_all else RuleSet(include=rules.all),
             )
         )
         applies.append(

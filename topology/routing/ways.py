@@ -52,9 +52,11 @@ __all__ = [
     "Way",
     "arriving",
     "captured_by",
+    "ddl_tables",
     "halves",
     "is_sent_on",
     "may_be_copied",
+    "others_with",
     "returned_by",
     "route",
     "rules_at_the_end",
@@ -215,6 +217,21 @@ class Way:
             table = transformed(table, transformation)
         return table
 
+    def carries_ddl(self, table: Named) -> bool:
+        """Return whether DDL LCRs of a source's table arrive, as users' changes: without a tag.
+
+        Args:
+            table: as the source knows it.
+
+        Raises:
+            TransformationError: two rules of a client transform it differently.
+        """
+        # Without such a rule, the source writes no DDL into its log, and a rule set without `include` takes none.
+        return any(rule.ddl for rule in self.capture.rules.include or ()) and all(
+            client.rules.keeps_ddl(*passage.table, tag=None)
+            for client, passage in zip(self.clients, self.passages(table), strict=True)
+        )
+
     def passages(self, table: Named) -> Iterator[Passage]:
         """Yield the name of a source's table at each client in turn, and its transformation there.
 
@@ -365,6 +382,21 @@ def arriving(ways: Iterable[Way], tables: Iterable[T]) -> tuple[ArrivingTable[T]
     return tuple(found)
 
 
+def ddl_tables(ways: Iterable[Way], tables: Iterable[ArrivingTable[Any]]) -> tuple[TableName, ...]:
+    """Return those of an apply process's tables whose DDL it gets, by their names at the destination.
+
+    Args:
+        ways: to the apply process.
+        tables: from `arriving`.
+    """
+    known = tuple(ways)
+    return tuple(
+        TableName.of(each.destination)
+        for each in tables
+        if any(way.carries_ddl(TableName.of(each.source)) for way in known)
+    )
+
+
 def is_sent_on(spec: TopologySpec, site: str, table: TableName) -> bool:
     """Return whether a site sends changes of a table to others.
 
@@ -483,14 +515,24 @@ def writes_alone(spec: TopologySpec, apply: ApplySpec, table: TableName) -> bool
         apply: of `spec`.
         table: its name at the apply process's site.
     """
+    return next(others_with(spec, apply, table), None) is None
+
+
+def others_with(spec: TopologySpec, apply: ApplySpec, table: TableName) -> Iterator[ApplySpec]:
+    """Yield the other apply processes that write a table of an apply process's site, or get its changes from there.
+
+    Args:
+        spec: as `route` returns it.
+        apply: of `spec`.
+        table: its name at the apply process's site.
+    """
     for other in spec.applies:
         is_concerned = other.name != apply.name and apply.site in (other.site, other.source)
         ways = ways_to(spec, other)
         if is_concerned and (
             arriving(ways, (table,)) or (other.site == apply.site and any(_may_become(way, table) for way in ways))
         ):
-            return False
-    return True
+            yield other
 
 
 def may_be_copied(spec: TopologySpec, source: str, table: TableName) -> bool:

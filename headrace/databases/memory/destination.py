@@ -182,6 +182,11 @@ class MemoryDestination:
         """See `DestinationDatabase.keep_tombstones`."""
         return ()
 
+    def preflight_ddl(self, tables: Collection[TableName], *, release: int) -> tuple[Finding, ...]:
+        """See `DestinationDatabase.preflight_ddl`: tables have no owners."""
+        self._reach()
+        return ()
+
     def describe(self, owner: str, name: str) -> DestinationTable | None:
         """See `DestinationDatabase.describe`."""
         found = self._reach().tables.get((owner, name))

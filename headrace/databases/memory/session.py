@@ -17,10 +17,20 @@ from numpy.typing import NDArray
 from headrace.base.errors import BugError, DatabaseError, DatabaseUnavailable, DataError, FencedError, UnfitTableError
 from headrace.databases.memory.copying import unpacked
 from headrace.databases.memory.rows import MemoryRows, misfit, seen
-from headrace.databases.memory.store import MemoryStore, Row, StoredCommit, StoredError, StoredProcess, StoredServer
+from headrace.databases.memory.store import (
+    MemoryStore,
+    Row,
+    StoredCommit,
+    StoredError,
+    StoredProcess,
+    StoredServer,
+)
+from headrace.databases.memory.table_changes import change_table
 from headrace.databases.memory.transaction import OpenTransaction
 from headrace.databases.ports import (
     ConflictRecord,
+    DdlOutcome,
+    DdlPlace,
     DestinationTable,
     ErrorTransaction,
     HandlerSql,
@@ -36,6 +46,7 @@ from headrace.databases.ports import (
 from headrace.databases.progress import covers, merge_ranges
 from headrace.databases.written_ahead import WrittenAhead
 from headrace.lcr.batch import TableVersion
+from headrace.lcr.ddl import DdlChange
 from headrace.lcr.lcr_value import LcrValue
 from headrace.lcr.scn import Scn
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
@@ -231,6 +242,15 @@ class MemorySession:
         """See `DestinationSession.remove_row`."""
         self._in_transaction()
         self._rows.remove(self._store.tables[table.owner, table.name], int(number))
+
+    def change_table(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+        """See `DestinationSession.change_table`."""
+        self._in_transaction()
+        try:
+            return change_table(self._store, self._transaction, (self._topology, self._apply), change, place)
+        except DatabaseError:
+            self._transaction.fail()
+            raise
 
     # ------------------------------------------------------------------ copies
 

@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.base.errors import ConfigError, DatabaseUnavailable, LogGone
+from headrace.databases.memory.ddl_log import MemoryDdlLog, altered
 from headrace.databases.memory.log import Change, Committed, Row, frames_of, is_truncate
+from headrace.databases.memory.source_table import MemoryTable
 from headrace.databases.ports import (
     CapturedTable,
     ComputedColumn,
@@ -36,7 +38,7 @@ from headrace.databases.ports import (
 from headrace.databases.timelines import check_timeline
 from headrace.lcr.batch import Column, Command, OldImage, TableVersion
 from headrace.lcr.scn import FIRST_SCN, ObjectNumber, Scn, scn_text
-from headrace.lcr.table_name import TableName
+from headrace.lcr.table_name import TableName, quoted
 from headrace.lcr.tags import Tag
 from headrace.rules.rule import RuleSet
 
@@ -53,28 +55,6 @@ _START_US = 1_700_000_000_000_000  # commit times move by a millisecond per tran
 
 
 # --------------------------------------------------------------------------- the database
-
-
-@dataclass(slots=True)
-class _Table:
-    version: TableVersion
-    root: tuple[str, str] | None
-    holds: str = ""
-    rows: dict[Row, list[Row]] = field(default_factory=dict)
-    file: int = 0  # changes when the rows are rewritten
-
-    def key_of(self, row: Row) -> Row:
-        key = tuple(value for value, column in zip(row, self.version.columns, strict=True) if column.is_key)
-        return key or row
-
-    def add(self, row: Row) -> None:
-        self.rows.setdefault(self.key_of(row), []).append(row)
-
-    def remove(self, row: Row) -> None:
-        key = self.key_of(row)
-        self.rows[key].remove(row)
-        if not self.rows[key]:
-            del self.rows[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +164,85 @@ class MemoryTransaction:
             )
         )
 
+    # ------------------------------------------------------------------ DDL, as a source records it
+
+    def add_column(self, table: str, column: str, default: str | None = None) -> None:
+        """ALTER TABLE ... ADD COLUMN; the log of DDL has it at its place.
+
+        Args:
+            table: qualified name.
+            column: name of the new, last column; of type text, nullable, in no key.
+            default: value for existing rows; None: NULL. Later rows do not get it.
+        """
+        target = self._source.table(table)
+        action = f"ADD COLUMN {quoted(column)} text"
+        self._alter(target, action, lambda: target.add_column(column, _bytes(default)), older={column: default})
+
+    def rename_column(self, table: str, column: str, name: str) -> None:
+        """ALTER TABLE ... RENAME COLUMN; the log of DDL has it at its place."""
+        target = self._source.table(table)
+        action = f"RENAME COLUMN {quoted(column)} TO {quoted(name)}"
+        self._alter(target, action, lambda: target.rename_column(column, name))
+
+    def drop_column(self, table: str, column: str) -> None:
+        """ALTER TABLE ... DROP COLUMN; the log of DDL has it at its place."""
+        target = self._source.table(table)
+        action = f"DROP COLUMN {quoted(column)}"
+        self._alter(target, action, lambda: target.drop_column(column), gone=(column,))
+
+    def log_ddl(self, content: str, relation: int = 0) -> None:
+        """Write any record into the log of DDL.
+
+        Args:
+            content: the record.
+            relation: number of the table that it is about; 0: none.
+        """
+        self._changes.append(self._source.ddl_log.insert(content, relation))
+
+    def trim_ddl_log(self, number: int) -> None:
+        """Delete a record from the log of DDL; `number`: 1 for the first one."""
+        self._changes.append(self._source.ddl_log.delete(number))
+
+    def _alter(
+        self,
+        target: MemoryTable,
+        action: str,
+        change: Callable[[], None],
+        *,
+        gone: Sequence[str] = (),
+        older: Mapping[str, str | None] | None = None,
+    ) -> None:
+        before = target.saved()
+        change()
+        self._undo.append(lambda: target.restore(before))
+        version = target.version
+        query = f"ALTER TABLE {quoted(version.owner)}.{quoted(version.name)} {action}"
+        self.log_ddl(altered(before, target, query, gone=gone, older=older or {}), version.object_number)
+
+    # ------------------------------------------------------------------ undoing
+
+    @contextmanager
+    def rolled_back(self) -> Iterator[None]:
+        """Run a block and undo what it did: ROLLBACK TO SAVEPOINT."""
+        changes, undo = len(self._changes), len(self._undo)
+        yield
+        self._undo_from(changes, undo)
+
     def rollback(self) -> None:
         """Undo everything so far."""
-        for undo in reversed(self._undo):
-            undo()
-        self._undo, self._changes = [], []
+        self._undo_from(0, 0)
+
+    def _undo_from(self, changes: int, undo: int) -> None:
+        for each in reversed(self._undo[undo:]):
+            each()
+        del self._undo[undo:]
+        del self._changes[changes:]
 
     def changes(self) -> tuple[Change, ...]:
         """Return the changes so far, in order."""
         return tuple(self._changes)
 
-    def _find(self, target: _Table, key: Mapping[str, Value]) -> Row:
+    def _find(self, target: MemoryTable, key: Mapping[str, Value]) -> Row:
         columns = target.version.columns
         wanted = tuple(_bytes(key[column.name]) for column in columns if column.is_key) or tuple(
             _bytes(key[column.name]) for column in columns
@@ -236,8 +284,9 @@ class MemorySource:
         self.invisible: set[int] = set()
         self.log: list[Committed] = []
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, kept after a drop
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, MemoryTable] = {}
         self._root_numbers: dict[tuple[str, str], ObjectNumber] = {}
+        self.ddl_log = MemoryDdlLog()
         self.commit_time: Callable[[], int] = lambda: _START_US + 1000 * len(self.log)
         """Commit time of a transaction, microseconds since the epoch; called at each commit."""
         self._scn = 1000
@@ -282,7 +331,7 @@ class MemorySource:
             old_image=old_image if old_image is not None else (OldImage.KEY if key else OldImage.FULL),
         )
         root_owner, _, root_name = root.partition(".")
-        self._tables[name] = _Table(version, (root_owner, root_name) if root else None, holds)
+        self._tables[name] = MemoryTable(version, (root_owner, root_name) if root else None, holds)
         if root:
             self._put_under(number, (root_owner, root_name))
         self._advance()
@@ -312,22 +361,49 @@ class MemorySource:
         del self.roots[table.version.object_number]
         self._advance()
 
-    def add_column(self, table: str, column: str, default: Value = None) -> None:
+    def add_column(self, table: str, column: str, default: str | None = None, *, ddl: bool = False) -> None:
         """ALTER TABLE ... ADD COLUMN: every row gets `default`.
 
         Args:
             table: qualified name.
             column: name of the new, last column; of type text, nullable, in no key.
             default: value for existing rows; None: NULL. Later rows do not get it.
+            ddl: the log of DDL has it, in a transaction of its own.
         """
-        target = self.table(table)
-        added = Column(name=column, type_name="pg_catalog.text", type_number=25)
-        rows = [row for rows in target.rows.values() for row in rows]
-        target.version = replace(target.version, columns=(*target.version.columns, added))
-        target.rows = {}
-        for row in rows:
-            target.add((*row, _bytes(default)))
+        if ddl:
+            with self.transaction() as transaction:
+                transaction.add_column(table, column, default)
+            return
+        self.table(table).add_column(column, _bytes(default))
         self._advance()
+
+    def rename_column(self, table: str, column: str, name: str, *, ddl: bool = False) -> None:
+        """ALTER TABLE ... RENAME COLUMN; `ddl` as for `add_column`."""
+        if ddl:
+            with self.transaction() as transaction:
+                transaction.rename_column(table, column, name)
+            return
+        self.table(table).rename_column(column, name)
+        self._advance()
+
+    def drop_column(self, table: str, column: str, *, ddl: bool = False) -> None:
+        """ALTER TABLE ... DROP COLUMN of a column in no key; `ddl` as for `add_column`."""
+        if ddl:
+            with self.transaction() as transaction:
+                transaction.drop_column(table, column)
+            return
+        self.table(table).drop_column(column)
+        self._advance()
+
+    def log_ddl(self, content: str, relation: int = 0) -> None:
+        """Write any record into the log of DDL, in a transaction of its own.
+
+        Args:
+            content: the record (`headrace.lcr.ddl`).
+            relation: number of the table that it is about; 0: none.
+        """
+        with self.transaction() as transaction:
+            transaction.log_ddl(content, relation)
 
     def rename_table(self, table: str, name: str) -> None:
         """ALTER TABLE ... RENAME: the object number and the rows stay.
@@ -356,7 +432,7 @@ class MemorySource:
         """Advance the log by changes that are not captured."""
         self._advance()
 
-    def table(self, name: str) -> _Table:
+    def table(self, name: str) -> MemoryTable:
         """Return a table by its qualified name."""
         if name not in self._tables:
             raise ConfigError(f"there is no table {name}")
@@ -416,6 +492,10 @@ class MemorySource:
     def database_identity(self) -> str:
         """See `SourceDatabase.database_identity`."""
         return f"memory {self.options.system_identifier} {id(self)}"
+
+    def release(self) -> int:
+        """See `SourceDatabase.release`: there is one."""
+        return 1
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """See `SourceDatabase.tables`."""
@@ -530,6 +610,10 @@ class MemorySource:
         """See `SourceDatabase.refused_changes`: every change is accepted."""
         return ()
 
+    def captures_ddl(self, topology: str) -> bool:
+        """See `SourceDatabase.captures_ddl`: whatever it is told to record is in the log."""
+        return True
+
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}
@@ -598,6 +682,18 @@ class MemorySource:
                     stored_name=stored[1],
                     rows=table.holds,
                     root_number=self._root_numbers[table.root] if table.root else table.version.object_number,
+                )
+            )
+        if self.ddl_log.is_used:
+            log = self.ddl_log.version
+            tables.append(
+                DictionaryTable(
+                    object_number=log.object_number,
+                    owner=log.owner,
+                    name=log.name,
+                    stored_owner=log.owner,
+                    stored_name=log.name,
+                    root_number=log.object_number,
                 )
             )
         return DictionaryBuild(scn=self.current_scn(), tables=tuple(tables))

@@ -16,6 +16,8 @@ from headrace.base.errors import BugError, DataError
 from headrace.databases.memory.conditions import condition_in_memory
 from headrace.databases.ports import (
     ConflictRecord,
+    DdlOutcome,
+    DdlPlace,
     DestinationColumn,
     DestinationTable,
     ErrorEdit,
@@ -29,6 +31,7 @@ from headrace.databases.ports import (
 )
 from headrace.lcr.batch import Column, Command, Partition, TableVersion
 from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.table_name import TableName
 from headrace.lcr.values import NULL, ColumnValues
 from headrace.rules.conditions.values import ValueTypes
 
@@ -38,6 +41,7 @@ __all__ = [
     "StoreSession",
     "StoredChange",
     "StoredCommit",
+    "StoredDdl",
     "StoredError",
     "StoredProcess",
     "StoredServer",
@@ -62,6 +66,8 @@ _COMMITTED = (
     "changes",
     "kept_times",
     "forgotten_us",
+    "ddl_history",
+    "ddl_skips",
 )
 
 
@@ -234,6 +240,17 @@ class StoredChange:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredDdl:
+    """What became of a DDL change: its apply process, table, place in the source's log and outcome."""
+
+    topology: str
+    apply: str
+    table: TableName
+    place: DdlPlace
+    outcome: DdlOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class StoredCommit:
     """A commit of a session: its apply process, tag, and changes in order."""
 
@@ -283,6 +300,8 @@ class MemoryStore:
         # number of the table for which each instantiation was recorded
         self.recorded: dict[tuple[str, str, str, str], int] = {}
         self.row_marks: dict[tuple[str, str, str, str], RowMark] = {}
+        self.ddl_history: list[StoredDdl] = []
+        self.ddl_skips: set[tuple[str, str, int, int]] = set()  # topology, apply process, order SCN, position
         self._tables_made = 0
         self.locks: dict[tuple[Any, ...], object] = {}  # with the transaction that holds each
         self.next_row = 0

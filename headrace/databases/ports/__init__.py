@@ -9,6 +9,7 @@ are SCNs here; a connector translates its own.
 from __future__ import annotations
 
 from headrace.databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
+from headrace.databases.ports.ddl import DDL_REFUSED, DdlOutcome, DdlOutcomeKind, DdlPlace
 from headrace.databases.ports.destination import (
     ApplyRecords,
     DestinationDatabase,
@@ -79,6 +80,7 @@ from headrace.databases.ports.writes import TruncatedTable, Write
 __all__ = [
     "AWAITING",
     "BEGUN",
+    "DDL_REFUSED",
     "NEVER_CAPTURED",
     "ROWS_THERE",
     "ApplyProgress",
@@ -92,6 +94,9 @@ __all__ = [
     "ComputedPart",
     "ConflictRecord",
     "ConflictSession",
+    "DdlOutcome",
+    "DdlOutcomeKind",
+    "DdlPlace",
     "DecodedChunk",
     "DestinationColumn",
     "DestinationDatabase",

@@ -150,6 +150,15 @@ class DestinationSetUp(Protocol):
         """
         ...
 
+    def preflight_ddl(self, tables: Collection[TableName], *, release: int) -> tuple[Finding, ...]:
+        """Find what prevents DDL of these source tables from being applied here.
+
+        Args:
+            tables: their names here; missing tables are skipped.
+            release: of the source (`SourceDatabase.release`); 0: unknown.
+        """
+        ...
+
     def plan(self, topology: str, applies: Sequence[PlannedApply]) -> tuple[PlannedStatement, ...]:
         """Return what `prepare`, instantiation and these apply processes would do, in order, without doing it.
 

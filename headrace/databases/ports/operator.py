@@ -299,6 +299,7 @@ class SourceAdmin(Protocol):
         *,
         among: Collection[str] | None = None,
         recorded: Callable[[], Collection[str]] = tuple,
+        keeps_ddl: bool = True,
     ) -> tuple[str, ...]:
         """Take tables out of the log that no running process needs; idempotent.
 
@@ -310,6 +311,7 @@ class SourceAdmin(Protocol):
             among: identities of those that may leave; None: all others.
             recorded: called when the tables are locked: identities of the tables that running processes know by then.
                 If one of the leaving tables is among them, none leaves.
+            keeps_ddl: False: no running process needs DDL in the log either.
 
         Raises:
             DatabaseUnavailable: a table stayed locked; retry.

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion
+    from headrace.databases.ports.ddl import DdlOutcome, DdlPlace
     from headrace.databases.ports.error_queue import ErrorTransaction, TakenErrors
     from headrace.databases.ports.handler_sql import HandlerSql, SqlResult
     from headrace.databases.ports.progress import ScnRange
     from headrace.databases.ports.tables import DestinationTable
     from headrace.databases.ports.writes import TruncatedTable, Write
     from headrace.lcr.batch import TableVersion
+    from headrace.lcr.ddl import DdlChange
     from headrace.lcr.scn import Scn
 
 __all__ = [
@@ -168,6 +170,24 @@ class WriteSession(Protocol):
         Args:
             table: its table.
             number: the row's (`RowInTheWay.number`).
+        """
+        ...
+
+    def change_table(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+        """Change a table's structure as the source's was changed, and record the outcome, inside the transaction.
+
+        Each part of the table that the change touches must be here as the source has it after the change (nothing is
+        done) or as it had it before (it is changed). Afterwards every touched part is as the source has it, and every
+        other one as it was. Descriptions of the table from before, and from after when the transaction is rolled back,
+        are not used again. A commit of the transaction waits for the disk.
+
+        Args:
+            change: what the source recorded.
+            place: of the change in the source's log, for the record and for the operator's wish to skip it.
+
+        Raises:
+            DataError: with `DDL_REFUSED` in the context: the table is neither as before nor as after, or the database
+                refuses a statement. Without: the database refuses rows that were written before.
         """
         ...
 

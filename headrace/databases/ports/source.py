@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NEVER_CAPTURED", "CapturedTable", "Snapshot", "SourceDatabase", "SourceTable"]
 
-NEVER_CAPTURED = ("pg_catalog", "information_schema", "pg_toast", "headrace")
+NEVER_CAPTURED = ("pg_catalog", "information_schema", "pg_toast", "headrace", "headrace_ddl")
 """Schemas that are never captured, whatever a rule says: the system's and Headrace's own."""
 
 
@@ -106,6 +106,10 @@ class SourceDatabase(Protocol):
 
     def database_identity(self) -> str:
         """Return what distinguishes this database from every other one, whatever name it is reached by."""
+        ...
+
+    def release(self) -> int:
+        """Return the major version: two databases of one kind and release write the same definition alike."""
         ...
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
@@ -285,6 +289,14 @@ class SourceDatabase(Protocol):
 
         A copy asks before it takes its snapshot. While the identity stays the same afterwards, the copy is of this
         table and the log has every change after the snapshot.
+        """
+        ...
+
+    def captures_ddl(self, topology: str) -> bool:
+        """Whether DDL is in the log of this topology.
+
+        Args:
+            topology: its name.
         """
         ...
 

@@ -48,10 +48,12 @@ WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_e
 ORDER BY 1
 """
 
+# Not Headrace's own, which never fail (`source.ddl_objects`).
 _FIRING = """
 SELECT e.evtname, p.oid::regprocedure::text, pg_catalog.quote_ident(p.proname) || '()', current_user FROM pg_catalog.pg_event_trigger e
-JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid
-WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_end', 'sql_drop', 'table_rewrite') ORDER BY 1
+JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_end', 'sql_drop', 'table_rewrite')
+  AND n.nspname <> 'headrace_ddl' ORDER BY 1
 """
 _NO_RIGHT = "42501"
 

@@ -22,6 +22,7 @@ from headrace.lcr.batch import (
     Truncate,
     content_version,
 )
+from headrace.lcr.ddl import DdlChange
 from headrace.lcr.scn import Scn
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ColumnValues
@@ -44,8 +45,8 @@ class MinedRows:
 
     Args:
         data: uint8, log bytes.
-        slot: int32[n], place of the row's table in the miner's table list; -1 for TRUNCATE.
-        command: uint8[n], `Command`.
+        slot: int32[n], place of the row's table in the miner's table list; -1 for TRUNCATE and DDL.
+        command: uint8[n], `Command`, or `headrace.redo.mining.mining_kernels.DDL`.
         old_image: uint8[n], `OldImage`.
         old_first: int64[n], index of the first old value; -1: none.
         new_first: int64[n], index of the first new value; -1: none.
@@ -54,6 +55,7 @@ class MinedRows:
         value_binary: bool[v].
         value_bytes: bytes of all values.
         truncates: row -> (slots, cascade, restart identity) of a TRUNCATE.
+        ddls: row -> the change of a DDL row, which has no values.
     """
 
     data: NDArray[np.uint8]
@@ -67,17 +69,23 @@ class MinedRows:
     value_binary: NDArray[np.bool_]
     value_bytes: int
     truncates: dict[int, tuple[tuple[int, ...], bool, bool]] = field(default_factory=dict)
+    ddls: dict[int, DdlChange] = field(default_factory=dict)
 
     @property
     def row_count(self) -> int:
         """Number of rows."""
         return int(self.slot.shape[0])
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all values and of the records of DDL, which bound what an assembly holds."""
+        return self.value_bytes + sum(len(change.content) for change in self.ddls.values())
+
     def without_waste(self, columns: NDArray[np.int64], *, has_all_rows: bool) -> MinedRows:
         """Return the same rows without excess log bytes.
 
         Args:
-            columns: int64[n], number of columns of each row's table (0 for TRUNCATE).
+            columns: int64[n], number of columns of each row's table (0 for TRUNCATE and DDL).
             has_all_rows: the value arrays hold the values of these rows only.
         """
         if has_all_rows:
@@ -126,6 +134,7 @@ class MinedRows:
             old_first=self.old_first[rows],
             new_first=self.new_first[rows],
             truncates={row - start: what for row, what in self.truncates.items() if start <= row < end},
+            ddls={row - start: change for row, change in self.ddls.items() if start <= row < end},
         )
 
 
@@ -153,7 +162,7 @@ class MinedTransactions:
 
 
 class Assembly:
-    """Pending rows and transactions, cut into batches.
+    """Pending rows and transactions, cut into batches. A batch ends before a DDL and behind it.
 
     Args:
         source: source site of the log.
@@ -183,6 +192,11 @@ class Assembly:
     def is_in_parts(self) -> bool:
         """Whether parts of the first transaction, but not its end, were cut already."""
         return self._continues
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether a complete transaction is pending, so that something can be cut."""
+        return self._count > int(self.is_open)
 
     def add(self, rows: MinedRows | None, transactions: MinedTransactions) -> None:
         """Add rows and their transactions. Complete transactions without rows are not kept.
@@ -221,7 +235,7 @@ class Assembly:
         if rows is not None and rows.row_count:
             self._pieces.append(rows)
             self.row_count += rows.row_count
-            self.value_bytes += rows.value_bytes
+            self.value_bytes += rows.held_bytes
 
     @property
     def tags(self) -> NDArray[np.int64]:
@@ -265,19 +279,37 @@ class Assembly:
             transactions = complete or (1 if is_full and self.row_count else 0)
         if transactions == 0:
             return None
-        is_part = transactions > complete
+        transactions, row_count = self._to_ddl(transactions)
+        # A complete transaction is cut into parts around its DDL, which is alone in its batch.
+        is_part = transactions > complete or row_count < int(self._transactions[_ROWS, :transactions].sum())
         if is_part:
             through_scn = previous_scn
         elif transactions < complete:  # the last part is a separate batch, others wait behind it
             through_scn = Scn(int(self._transactions[_COMMIT, transactions - 1]))
         else:
             through_scn = mined_scn
-        return self._cut(transactions, previous_scn, through_scn, is_part=is_part)
+        return self._cut(transactions, row_count, previous_scn, through_scn, is_part=is_part)
 
-    def _cut(self, transactions: int, previous_scn: Scn, through_scn: Scn, *, is_part: bool) -> LcrBatch:
-        taken = self._transactions[:, :transactions]
+    def _to_ddl(self, transactions: int) -> tuple[int, int]:
+        """Return how many of the first `transactions` the next batch has, and how many rows.
+
+        Without DDL among them, all. Otherwise the transactions before that of the first DDL; if that is the first one,
+        its rows before the DDL; if there are none, the DDL alone.
+        """
+        ends = np.cumsum(self._transactions[_ROWS, :transactions])
+        ddl = min(self._joined().ddls, default=None)
+        if ddl is None or ddl >= int(ends[-1]):
+            return transactions, int(ends[-1])
+        before = int(np.searchsorted(ends, ddl, side="right"))
+        return (before, int(ends[before - 1])) if before else (1, ddl or 1)
+
+    def _cut(
+        self, transactions: int, row_count: int, previous_scn: Scn, through_scn: Scn, *, is_part: bool
+    ) -> LcrBatch:
+        taken = self._transactions[:, :transactions].copy()
+        if is_part:
+            taken[_COMMIT], taken[_ROWS] = 0, row_count
         rows = self._joined()
-        row_count = int(taken[_ROWS].sum())
         first_row = np.zeros(transactions + 1, np.int32)
         np.cumsum(taken[_ROWS], out=first_row[1:])
         tags_used, tag = np.unique(taken[_TAG], return_inverse=True)
@@ -290,10 +322,10 @@ class Assembly:
             first_position=self._sent_rows if self._continues else 0,
             tags=tuple(self._tags[number] for number in tags_used[int(has_null) :]),
             transactions=Transactions(
-                transaction_id=taken[_ID].copy(),
-                order_scn=taken[_ORDER].copy(),
-                commit_scn=taken[_COMMIT].copy(),
-                commit_time_us=taken[_TIME].copy(),
+                transaction_id=taken[_ID],
+                order_scn=taken[_ORDER],
+                commit_scn=taken[_COMMIT],
+                commit_time_us=taken[_TIME],
                 tag=(tag - int(has_null)).astype(np.int16),
                 first_row=first_row,
             ),
@@ -302,7 +334,7 @@ class Assembly:
         if is_part:
             self._sent_rows = row_count + (self._sent_rows if self._continues else 0)
             self._continues = True
-            self._transactions[_ROWS, 0] = 0
+            self._transactions[_ROWS, 0] -= row_count
         else:
             self._continues, self._sent_rows = False, 0
             left = self._count - transactions
@@ -321,7 +353,7 @@ class Assembly:
         columns = np.array([len(table.columns) for table in self._tables] + [0], np.int64)[rows.slot]
         size = _value_bytes(rows, columns)
         rows = replace(rows, value_bytes=size).without_waste(columns, has_all_rows=False)
-        self._pieces, self.value_bytes = [rows], size
+        self._pieces, self.value_bytes = [rows], rows.held_bytes
 
     def _joined(self) -> MinedRows:
         """Return all held rows as one piece."""
@@ -355,12 +387,17 @@ class Assembly:
                 for piece, before in zip(pieces, rows_before, strict=False)
                 for row, what in piece.truncates.items()
             },
+            ddls={
+                row + int(before): change
+                for piece, before in zip(pieces, rows_before, strict=False)
+                for row, change in piece.ddls.items()
+            },
         )
         self._pieces = [joined]
         return joined
 
     def _with_rows(self, batch: LcrBatch, rows: MinedRows) -> LcrBatch:
-        """Return the batch with its groups, TRUNCATEs and tables."""
+        """Return the batch with its groups, TRUNCATEs, DDL and tables."""
         tables: dict[TableVersion, int] = {}
         groups: list[RowGroup] = []
         order, keys, starts = group_rows(rows.slot, rows.command, len(self._tables))
@@ -373,7 +410,8 @@ class Assembly:
             truncates.append(
                 Truncate(row_number=row, tables=places, cascade=cascade, restart_identity=restart_identity)
             )
-        return replace(batch, tables=tuple(tables), groups=tuple(groups), truncates=tuple(truncates))
+        ddl = rows.ddls.get(0)  # a batch with a DDL has no other row
+        return replace(batch, tables=tuple(tables), groups=tuple(groups), truncates=tuple(truncates), ddl=ddl)
 
     def _group(
         self, rows: MinedRows, chosen: NDArray[np.int64], slot: int, command: Command, tables: dict[TableVersion, int]

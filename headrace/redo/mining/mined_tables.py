@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.tags import Tag
-from headrace.redo.mining.names import HIDDEN_OWNER
+from headrace.redo.mining.names import HIDDEN_OWNERS
 from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = ["TAGS_KEPT", "MinedTables"]
@@ -101,11 +101,11 @@ class MinedTables:
         True (TRUE or MAYBE) keeps the rows, False discards them.
         """
         tags = [*(tag.value for tag in self.tags), None]
-        return [False] * len(tags) if version.owner == HIDDEN_OWNER else self._rules.keeps(version, tags)
+        return [False] * len(tags) if version.owner in HIDDEN_OWNERS else self._rules.keeps(version, tags)
 
     def keeps_any(self, version: TableVersion) -> bool:
         """Return whether prefiltering keeps the version's rows with some tag."""
-        return version.owner != HIDDEN_OWNER and self._rules.keeps_any(version)
+        return version.owner not in HIDDEN_OWNERS and self._rules.keeps_any(version)
 
     def objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """Return the objects in use, ascending, for `headrace.redo.mining.mining_kernels.classify`.

@@ -4,7 +4,7 @@ Job
     Give every transaction that the rules let through exactly once, in commit order, from any start SCN on.
 
 Main path
-    Miner.next_batch -> RedoScan.next_record -> RedoScan.decode (LogDecoder) -> Prefilter.find (classify)
+    Miner.next_batch -> RedoScan.next_record -> RedoScan.decode (LogDecoder) -> Prefilter.find (DdlLog.find, classify)
     -> Assembly.add -> Assembly.cut -> GivenBatches.evaluated -> LcrBatch.
 
 States
@@ -44,6 +44,7 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.links.ports import RedoPosition
 from headrace.redo.mining.assembly import Assembly, MinedTransactions
+from headrace.redo.mining.ddl_log import DdlLog
 from headrace.redo.mining.given_batches import GivenBatches
 from headrace.redo.mining.mined_labels import MinedLabel, MinedLabels
 from headrace.redo.mining.mined_tables import TAGS_KEPT, MinedTables
@@ -97,6 +98,8 @@ class MiningStatistics:
         marks: progress marks given.
         last_commit_time_us: commit time at the source of the last mined transaction.
         labels_left_out: labels that are not tracked, because there were too many at a time.
+        ddl_failed: statements that the source could not record in its log of DDL, so that no DDL LCR has them.
+        last_failed_ddl: the last one, and why it was not; empty: none.
     """
 
     captured_scn: Scn
@@ -112,6 +115,8 @@ class MiningStatistics:
     marks: int
     last_commit_time_us: int
     labels_left_out: int
+    ddl_failed: int
+    last_failed_ddl: str
 
 
 class Miner:
@@ -150,7 +155,9 @@ class Miner:
         table_names = TableNames(source, self._tables.keeps_any, names)
         self._unmatched = UnmatchedRules(evaluation, table_names, clock)
         self._scan = RedoScan(folder, source, decoder_factory)
-        self._prefilter = Prefilter(self._scan, self._tables, table_names)
+        takes_ddl = rules.include is None or any(rule.ddl for rule in rules.include)
+        self._ddl_log = DdlLog(self._tables, evaluation, is_wanted=takes_ddl)
+        self._prefilter = Prefilter(self._scan, self._tables, table_names, self._ddl_log)
         self._assembly = Assembly(source, self._tables.versions, self._tables.tags)
         self._labels = MinedLabels()
         self._given = GivenBatches(source, start_scn, evaluation, clock)
@@ -205,6 +212,8 @@ class Miner:
             marks=given.marks,
             last_commit_time_us=totals.last_commit_time_us,
             labels_left_out=self._labels.left_out,
+            ddl_failed=self._ddl_log.failed,
+            last_failed_ddl=self._ddl_log.last_failed,
         )
 
     def close(self) -> None:
@@ -244,6 +253,8 @@ class Miner:
             batch = self._assembly.cut(self._given.sent_scn, self._mined_scn, is_full=is_full)
             if batch is not None:
                 batch = self._given.evaluated(batch)
+                if batch is None and self._assembly.has_complete:
+                    continue  # the rules keep nothing before a DDL, which is next: no mark may cover it
             if batch is None and not self._assembly.is_in_parts:
                 batch = self._given.mark(self._mined_scn, is_due=more)
             if batch is not None:
@@ -320,7 +331,7 @@ class Miner:
         tags, numbers = np.unique(chunk.tag, return_inverse=True)
         places = [-1 if number < 0 else self._tables.tag_place(chunk.tags[number]) for number in tags]
         tag = np.array(places, np.int64)[numbers]
-        found = self._prefilter.find(chunk, dropped, tag)
+        found = self._prefilter.find(chunk, data, dropped, tag)
         if self._prefilter.left is not None:
             return  # the next miner reads the chunk again
         if found.found[ERROR]:

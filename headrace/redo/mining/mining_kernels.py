@@ -22,6 +22,7 @@ DISCARDED_ROWS = 5
 
 # Commands and images, as in headrace.lcr.batch.
 _TRUNCATE = 4
+DDL = 5  # a row of the log of DDL (`headrace.redo.mining.ddl_log`), which no LCR has as its command
 _KEY = 1
 _ABSENT = -3
 
@@ -44,7 +45,7 @@ def classify(
     slots,
     columns,
     verdicts,
-    truncate_keep,
+    table_keep,
     row_slot,
     kept,
     kept_rows,
@@ -53,15 +54,16 @@ def classify(
     """Find each row's table, and keep the rows that the rules may want.
 
     Args:
-        command, object_number, old_first, new_first, value_length, first_row: as in `DecodedChunk`.
+        command, object_number, old_first, new_first, value_length, first_row: as in `DecodedChunk`; the command of rows
+            of the log of DDL is `DDL`.
         dropped: uint8[t], the transaction was mined before.
         tag: int64[t], place of the transaction's tag; -1: NULL.
         objects: int64[m] ascending, known objects.
         slots: int32[m], their places in the miner's table list.
         columns: int64[m], their numbers of columns.
         verdicts: uint8[m, k + 1], whether rows are kept, by the place of their tag; NULL last.
-        truncate_keep: uint8[n] for TRUNCATE rows; empty when there are none.
-        row_slot: int32[n], out: the table's place; -1 for TRUNCATE.
+        table_keep: uint8[n], whether rows about whole tables, TRUNCATE and DDL, are kept; empty when there are none.
+        row_slot: int32[n], out: the table's place; -1 for TRUNCATE and DDL.
         kept: int64[n], out: the kept rows, ascending.
         kept_rows: int64[t], out: kept rows per transaction.
         found: int64[6], out: totals and the first error, at the places above.
@@ -84,8 +86,8 @@ def classify(
                 values_end = -1
             if dropped[transaction]:
                 continue
-            if command[row] == _TRUNCATE:
-                if truncate_keep[row]:
+            if command[row] >= _TRUNCATE:
+                if table_keep[row]:
                     row_slot[row] = -1
                     kept[count] = row
                     count += 1
@@ -132,7 +134,7 @@ def compact(data, old_first, new_first, columns, value_offset, value_length, val
     Args:
         data: uint8, the log bytes.
         old_first, new_first: int64[n], of the kept rows; changed in place to point into the copies.
-        columns: int64[n], columns of each row's table.
+        columns: int64[n], columns of each row's table; 0 for TRUNCATE and DDL.
         value_offset, value_length, value_binary: arrays of all decoded rows.
         size: bytes of the values of the kept rows.
 
@@ -195,7 +197,7 @@ def group_rows(slot, command, slot_count):
     """Sort rows by (slot, command), stable; rows with slot -1 are skipped.
 
     Args:
-        slot: int32[n], place of each row's table in the miner's table list; -1 for TRUNCATE.
+        slot: int32[n], place of each row's table in the miner's table list; -1 for TRUNCATE and DDL.
         command: uint8[n], `Command` of each row.
         slot_count: length of the table list.
 

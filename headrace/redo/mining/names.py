@@ -23,11 +23,14 @@ from typing import Protocol
 
 from headrace.base.errors import HeadraceError, TableLeftRules
 from headrace.lcr.batch import TableVersion
+from headrace.lcr.ddl import DDL_LOG
 from headrace.redo.dictionary import KnownTable
 
-__all__ = ["HIDDEN_OWNER", "NameOfNow", "NamesAtSource", "TableNames"]
+__all__ = ["HIDDEN_OWNERS", "NameOfNow", "NamesAtSource", "TableNames"]
 
-HIDDEN_OWNER = "headrace"  # Headrace's own tables at a site: never captured, whatever the rules say
+# Schemas of Headrace's own tables at a site: no row of them becomes an LCR, whatever the rules say. The log of DDL is in
+# the second one (`headrace.redo.mining.ddl_log`).
+HIDDEN_OWNERS = frozenset({"headrace", DDL_LOG.owner})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +127,7 @@ class TableNames:
             DatabaseUnavailable: the source must be asked, and does not answer.
         """
         table, asked = known.table, self._asked
-        if asked is None or table.owner == HIDDEN_OWNER:
+        if asked is None or table.owner in HIDDEN_OWNERS:
             return known
         number, logged = table.table_number, (table.owner, table.name)
         if self._keeps(table) and (self._passed.get(number) == logged or not asked.lost_by(number, *logged)):

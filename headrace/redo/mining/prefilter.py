@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DecodedChunk
     from headrace.lcr.batch import TableVersion
     from headrace.redo.dictionary import KnownTable
+    from headrace.redo.mining.ddl_log import DdlLog, DdlRows
     from headrace.redo.mining.mined_tables import MinedTables
     from headrace.redo.mining.names import TableNames
     from headrace.redo.mining.redo_scan import RedoScan
 
 __all__ = ["KeptRows", "Prefilter"]
 
-_NO_TRUNCATES = np.zeros(0, np.uint8)
+_NO_ROWS = np.zeros(0, np.uint8)
 _Truncates = dict[int, tuple[tuple[int, ...], bool, bool]]
 
 
@@ -47,6 +48,7 @@ class KeptRows:
         kept: int64, shape (rows,): the first `found[KEPT_ROWS]` are the kept rows, ascending.
         per_transaction: int64, shape (transactions,): kept rows of each.
         truncates: kept TRUNCATEs by row: places of the tables, whether it cascades and restarts identities.
+        ddl: the rows of the log of DDL; None: there are none.
     """
 
     found: NDArray[np.int64]
@@ -54,6 +56,7 @@ class KeptRows:
     kept: NDArray[np.int64]
     per_transaction: NDArray[np.int64]
     truncates: _Truncates
+    ddl: DdlRows | None
 
     @property
     def count(self) -> int:
@@ -73,10 +76,11 @@ class Prefilter:
         scan: scan of the redo, with the dictionary in force.
         tables: tables that the miner has met.
         names: their names from here on.
+        ddl_log: the source's log of DDL.
     """
 
-    def __init__(self, scan: RedoScan, tables: MinedTables, names: TableNames) -> None:
-        self._scan, self._tables, self._names = scan, tables, names
+    def __init__(self, scan: RedoScan, tables: MinedTables, names: TableNames, ddl_log: DdlLog) -> None:
+        self._scan, self._tables, self._names, self._ddl_log = scan, tables, names, ddl_log
         self._unmet: set[int] = set()  # objects described before the restart point whose rows were not met yet
 
     @property
@@ -86,7 +90,8 @@ class Prefilter:
 
     def begin(self) -> None:
         """Note that reading begins: everything in the dictionary was described before."""
-        self._unmet = {known.table.object_number for known in self._scan.dictionary.current_tables()}
+        described = self._scan.dictionary.current_tables()
+        self._unmet = {known.table.object_number for known in described if not self._ddl_log.take(known)}
 
     def describe(self, descriptions: Iterable[TableVersion], scn: Scn) -> None:
         """Take in the table descriptions of a chunk, before its rows.
@@ -97,24 +102,33 @@ class Prefilter:
         """
         self._names.look_again()
         for description in descriptions:
-            self._use(self._scan.dictionary.describe(description, scn))
+            known = self._scan.dictionary.describe(description, scn)
+            if not self._ddl_log.take(known):
+                self._use(known)
 
-    def find(self, chunk: DecodedChunk, dropped: NDArray[np.bool_], tag: NDArray[np.int64]) -> KeptRows:
+    def find(
+        self, chunk: DecodedChunk, data: NDArray[np.uint8], dropped: NDArray[np.bool_], tag: NDArray[np.int64]
+    ) -> KeptRows:
         """Find the rows to keep; if `left` is set afterwards, ignore the result.
 
         Args:
             chunk: the decoded chunk.
+            data: the bytes to which it refers.
             dropped: bool, shape (transactions,): mined before.
             tag: int64, shape (transactions,): place of each one's tag, -1 for NULL.
         """
         row_count = chunk.command.shape[0]
         row_slot, kept = np.empty(row_count, np.int32), np.empty(row_count, np.int64)
         per_transaction = np.zeros(dropped.shape[0], np.int64)
+        ddl = self._ddl_log.find(chunk, data, dropped, tag)
         for is_known in (False, True):
-            truncate_keep, truncates = self._truncates(chunk, tag, dropped)
+            table_keep, truncates = self._truncates(chunk, tag, dropped)
+            if ddl is not None:
+                table_keep = table_keep if chunk.truncates else np.zeros(row_count, np.uint8)
+                table_keep[list(ddl.changes)] = 1
             found = np.zeros(6, np.int64)
             classify(
-                chunk.command,
+                chunk.command if ddl is None else ddl.command,
                 chunk.object_number,
                 chunk.old_first,
                 chunk.new_first,
@@ -123,7 +137,7 @@ class Prefilter:
                 dropped.astype(np.uint8),
                 tag,
                 *self._tables.objects(),
-                truncate_keep,
+                table_keep,
                 row_slot,
                 kept,
                 per_transaction,
@@ -134,7 +148,9 @@ class Prefilter:
             taken = ~np.repeat(dropped, np.diff(chunk.first_row)) & (chunk.command != Command.TRUNCATE)
             for number in self._unmet.intersection(np.unique(chunk.object_number[taken]).tolist()):
                 self._meet(number)
-        return KeptRows(found=found, row_slot=row_slot, kept=kept, per_transaction=per_transaction, truncates=truncates)
+        return KeptRows(
+            found=found, row_slot=row_slot, kept=kept, per_transaction=per_transaction, truncates=truncates, ddl=ddl
+        )
 
     def rows(self, chunk: DecodedChunk, data: NDArray[np.uint8], found: KeptRows) -> MinedRows | None:
         """Return the kept rows, without the log bytes of the others; None: no rows.
@@ -149,10 +165,11 @@ class Prefilter:
         kept, truncates = found.kept[: found.count], found.truncates
         slot = found.row_slot[kept]
         place = {int(row): number for number, row in enumerate(kept)} if truncates else {}
+        ddls = {} if found.ddl is None else {int(np.searchsorted(kept, row)): x for row, x in found.ddl.changes.items()}
         rows = MinedRows(
             data=data,
             slot=slot,
-            command=chunk.command[kept],
+            command=(chunk.command if found.ddl is None else found.ddl.command)[kept],
             old_image=chunk.old_image[kept],
             old_first=chunk.old_first[kept],
             new_first=chunk.new_first[kept],
@@ -161,16 +178,19 @@ class Prefilter:
             value_binary=chunk.value_binary,
             value_bytes=int(found.found[KEPT_BYTES]),
             truncates={place[row]: what for row, what in truncates.items() if row in place},
+            ddls=ddls,
         )
+        if ddls:
+            rows.new_first[list(ddls)] = -1  # `ddls` has all that is needed of these rows
         columns = np.array([len(table.columns) for table in self._tables.versions] + [0], np.int64)[slot]
-        return rows.without_waste(columns, has_all_rows=kept.shape[0] == found.row_slot.shape[0])
+        return rows.without_waste(columns, has_all_rows=not ddls and kept.shape[0] == found.row_slot.shape[0])
 
     def _truncates(
         self, chunk: DecodedChunk, tag: NDArray[np.int64], dropped: NDArray[np.bool_]
     ) -> tuple[NDArray[np.uint8], _Truncates]:
         """Return which TRUNCATE rows are kept, and the tables (places) that each truncates."""
         if not chunk.truncates:
-            return _NO_TRUNCATES, {}
+            return _NO_ROWS, {}
         keep = np.zeros(chunk.command.shape[0], np.uint8)
         kept: _Truncates = {}
         for row, (objects, cascade, restart_identity) in chunk.truncates.items():

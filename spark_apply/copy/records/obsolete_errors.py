@@ -137,6 +137,8 @@ class ObsoleteErrors:
                 table for truncate in whole.truncates for table in truncate.tables
             }
             tables |= {TableName.of(whole.tables[table]) for table in used}
+            if whole.ddl is not None:
+                tables.add(whole.ddl.base_table)
         return max(tables, key=lambda table: (copied.get(table, 0), table), default=None)
 
 

@@ -62,13 +62,14 @@ class Part:
 
 @dataclass(slots=True, kw_only=True)
 class Large:
-    """A transaction that arrives in parts.
+    """A transaction that arrives in parts, because of its size or its DDL LCRs.
 
     Args:
         order_scn: its order SCN.
         unsent: parts not sent yet.
         received: number of parts that have arrived.
-        rows: number of row LCRs that have arrived.
+        rows: number of LCRs that have arrived.
+        has_ddl: a DDL LCR has arrived.
         is_complete: its last part has arrived.
         commit_scn: known from the last part.
         through_scn: known from the last part.
@@ -78,6 +79,7 @@ class Large:
     unsent: deque[Part] = field(default_factory=deque)
     received: int = 0
     rows: int = 0
+    has_ddl: bool = False
     is_complete: bool = False
     commit_scn: Scn = FIRST_SCN
     through_scn: Scn = FIRST_SCN
@@ -162,6 +164,7 @@ class GroupFormer:
         large.unsent.append(part)
         large.received += 1
         large.rows += piece.batch.row_count
+        large.has_ddl |= piece.batch.ddl is not None
         if piece.is_last:
             large.is_complete = True
             large.commit_scn = Scn(int(piece.batch.transactions.commit_scn[0]))

@@ -22,7 +22,9 @@ class ServerSlots:
     def __init__(self) -> None:
         self._held: dict[int, set[int]] = {}  # numbers of groups, by server
         self._outbox: list[tuple[int, CoordinatorMessage]] = []
-        self._must_reopen = False  # a session may be older than a join, which removed the progress it continues from
+        # A session may be older than a join, which removed the progress that it continues from, or know tables as they
+        # were before a DDL LCR.
+        self._must_reopen = False
 
     def __len__(self) -> int:
         """Return the number of joined servers."""

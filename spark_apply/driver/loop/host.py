@@ -226,6 +226,8 @@ class CoordinatorHost:
         if self.joins.is_due:
             self._change_tables()
             return
+        if self.dequeuing.is_away:
+            self._reader.queue_lost()
         while True:
             while self._coordinator.wants and (piece := self._reader.take()) is not None:
                 self._coordinator.accept(piece)

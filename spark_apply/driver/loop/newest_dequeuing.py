@@ -79,6 +79,11 @@ class NewestDequeuing:
         """Whether a batch has arrived that was not taken."""
         return bool(self._stream.inbox)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing arrives until another stream begins, and everything that had arrived was taken."""
+        return self._begin_at is not None and not self.has_batch
+
     def take(self) -> Delivery:
         """Take the next delivery from the stream."""
         return self._stream.take()

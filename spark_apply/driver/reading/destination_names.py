@@ -15,6 +15,7 @@ from headrace.lcr.cutting import renamed
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.driver.reading.pieces import order_scn_of
+from spark_apply.tables.copied import changed_table
 from spark_apply.tables.fits import TableVersions
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class DestinationNames:
             batch: the batch after rule evaluation.
         """
         used: list[tuple[int, int]] = [(int(group.row_numbers[0]), group.table) for group in batch.groups]
-        truncated = [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]
+        truncated = _truncated(batch)
         used += truncated
         tables = list(batch.tables)
         for row, table in sorted(used):
@@ -85,6 +86,28 @@ class DestinationNames:
             except UnfitTableError as error:
                 return Named(batch=renamed(batch, tables), unfit=transaction, error=error)
         return Named(batch=renamed(batch, tables))
+
+    def misnamed(self, batch: LcrBatch) -> UnfitTableError | None:
+        """Return why the tables of a DDL LCR, or of a part behind one, must not be written; None: they may.
+
+        The destination is not asked. Only the session that makes the change sees how the tables fit behind it, and the
+        driver's would wait for the locks that the change holds until the part that is asked about has been written.
+
+        Args:
+            batch: a part of one transaction.
+        """
+        truncated = {table for _, table in _truncated(batch)}
+        used = [batch.tables[table] for table in sorted(truncated | {group.table for group in batch.groups})]
+        if batch.ddl is not None:
+            used.append(changed_table(batch.ddl))
+        try:
+            for table in sorted(truncated):
+                self._tables.check_truncate(batch.tables[table], order_scn_of(batch, 0))
+            for version in used:
+                self._tables.check_name(version)
+        except UnfitTableError as error:
+            return error
+        return None
 
     def fitting(self, version: TableVersion) -> TableVersion:
         """Return the version with names that fit the destination.
@@ -112,3 +135,8 @@ class DestinationNames:
             self._fits.fit(version)
             return True
         return False
+
+
+def _truncated(batch: LcrBatch) -> list[tuple[int, int]]:
+    """Return (row, table) of each table that a TRUNCATE of a batch names."""
+    return [(truncate.row_number, table) for truncate in batch.truncates for table in truncate.tables]

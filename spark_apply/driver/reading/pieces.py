@@ -1,4 +1,9 @@
-"""Pieces of the stream for the coordinator: runs of whole transactions, and parts of large ones."""
+"""Pieces of the stream for the coordinator: runs of whole transactions, and parts of large ones.
+
+A transaction with DDL LCRs is passed on in parts like a large one, even if it is a single LCR: the coordinator writes it
+alone, when everything before it is applied. Behind a DDL LCR the tables' fits are not known, so what is hashed is their
+names (`table_hashes`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
-from spark_apply.dependencies.hashes import KeyHashes, hash_batch
+from spark_apply.dependencies.hashes import KeyHashes, hash_batch, table_hashes
 
 if TYPE_CHECKING:
     from spark_apply.tables.fits import TableFits
@@ -45,7 +50,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargePart:
-    """A part of a transaction that is larger than a batch.
+    """A part of a transaction that is larger than a batch or has DDL LCRs.
 
     Args:
         data: as in `Run`.
@@ -88,6 +93,7 @@ class _Open:
 
     order_scn: Scn
     is_sent: bool = False  # a part of it was passed to the coordinator
+    has_ddl: bool = False  # a DDL LCR was
 
 
 class Pieces:
@@ -122,6 +128,11 @@ class Pieces:
         """Whether a part of the open transaction was passed to the coordinator."""
         return self._open is not None and self._open.is_sent
 
+    @property
+    def has_ddl(self) -> bool:
+        """Whether a DDL LCR of the open transaction was passed to the coordinator."""
+        return self._open is not None and self._open.has_ddl
+
     def take(self) -> Piece | None:
         """Return the next piece; None: none is pending."""
         return self._waiting.popleft() if self._waiting else None
@@ -141,10 +152,10 @@ class Pieces:
         """Queue a batch: whole transactions, or a part of one.
 
         Args:
-            batch: a batch whose tables fit.
+            batch: a batch whose tables fit, a DDL LCR, or a part behind one.
             data: as in `Run`.
         """
-        if batch.is_open or batch.continues:
+        if batch.is_open or batch.continues or batch.ddl is not None:
             if self._open is None:
                 self._open = _Open(order_scn=order_scn_of(batch, 0))
             self._add_part(batch, data, self._open)
@@ -165,11 +176,12 @@ class Pieces:
             return
         if batch.row_count == 0 and not is_last:
             return
+        large.has_ddl |= batch.ddl is not None
         self._waiting.append(
             LargePart(
                 batch=batch,
                 data=data,
-                hashes=self._hashes(batch),
+                hashes=table_hashes(batch) if large.has_ddl else self._hashes(batch),
                 order_scn=large.order_scn,
                 is_first=not large.is_sent,
                 is_last=is_last,

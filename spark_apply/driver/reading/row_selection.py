@@ -16,7 +16,7 @@ from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.driver.reading.pieces import order_scn_of
-from spark_apply.tables.copied import emptied_tables, without_copied
+from spark_apply.tables.copied import changed_table, emptied_tables, without_copied
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,12 +112,18 @@ class RowSelection:
     def without_strangers(self, batch: LcrBatch) -> LcrBatch:
         """Resolve unknown tables that the rules want, and drop rows of tables never copied here.
 
+        A DDL LCR of an unknown table is dropped without asking the source: partitions have none, and a new table is
+        copied as it is then.
+
         Args:
             batch: a batch after `select`.
 
         Returns:
-            The batch without rows of tables that were never copied here.
+            The batch without LCRs of tables that were never copied here.
         """
+        if batch.ddl is not None and self._tables.is_unknown(changed_table(batch.ddl)):
+            self.statistics.rows_instantiated += 1
+            return select_rows(batch, np.zeros(1, np.bool_))
         used = {group.table for group in batch.groups} | {
             table for truncate in batch.truncates for table in truncate.tables
         }

@@ -34,6 +34,9 @@ class FakeActors:
         self.versions: tuple[TableVersion, ...] = ()
         self.domains: tuple[TableShape, ...] = ()
         self.table_findings: dict[str, tuple[Finding, ...]] = {}
+        self.ddl_findings: dict[str, tuple[Finding, ...]] = {}
+        # of each question: the tables whose DDL is applied, and the source's release
+        self.asked_of_ddl: list[tuple[tuple[TableName, ...], int]] = []
         self.uncaptured: dict[str, tuple[str, ...]] = {}
         self.captured: dict[str, tuple[CapturedTable, ...]] = {}
         # by apply process: identities of the tables whose changes it gets
@@ -136,6 +139,11 @@ class FakeActors:
             self.identified.append(arguments[4])
             self.named_at_source.append(arguments[6])
             return self.table_findings.get(name, ())
+        if method == "release":
+            return 18
+        if method == "preflight_ddl":
+            self.asked_of_ddl.append((arguments[0], arguments[1]))
+            return self.ddl_findings.get(name, ())
         if method == "oldest_scn":
             return self.oldest.get(name, 0)
         if method == "reconfigure" and name in self.holds_back:

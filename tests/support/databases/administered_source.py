@@ -26,7 +26,7 @@ class AdministeredSource:
 
     def __init__(self, tables: Iterable[str], published: Iterable[str] = ()) -> None:
         self.tables, self.published = list(tables), set(published)
-        self.is_away = self.is_admin_away = False
+        self.is_away = self.is_admin_away = self.has_ddl = False
         self.refuses: Exception | None = None  # error of an action that the administrator may not do
 
     def close(self) -> None:
@@ -54,6 +54,10 @@ class AdministeredSource:
             if table in self.published
         )
 
+    def captures_ddl(self, _topology: str) -> bool:
+        self._answer()
+        return self.has_ddl
+
     def prepare(self, _topology: str, _rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
         self._answer(as_admin=True)
         if self.refuses is not None:
@@ -69,8 +73,10 @@ class AdministeredSource:
         *,
         among: Collection[str] | None = None,
         recorded: Callable[[], Collection[str]] = tuple,
+        keeps_ddl: bool = True,
     ) -> tuple[str, ...]:
         self._answer(as_admin=True)
+        self.has_ddl &= keeps_ddl
         gone = {
             table
             for table in self.published

@@ -36,6 +36,14 @@ class Changes(Protocol):
 
     def truncate(self, *tables: str) -> None: ...
 
+    def add_column(self, table: str, column: str) -> None: ...
+
+    def rename_column(self, table: str, column: str, name: str) -> None: ...
+
+    def drop_column(self, table: str, column: str) -> None: ...
+
+    def rolled_back(self) -> contextlib.AbstractContextManager[None]: ...
+
 
 class SourceHarness(Protocol):
     """One database as a source, and its user."""
@@ -70,6 +78,18 @@ class _MemoryChanges:
 
     def truncate(self, *tables: str) -> None:
         self._transaction.truncate(*(f"public.{table}" for table in tables))
+
+    def add_column(self, table: str, column: str) -> None:
+        self._transaction.add_column(f"public.{table}", column)
+
+    def rename_column(self, table: str, column: str, name: str) -> None:
+        self._transaction.rename_column(f"public.{table}", column, name)
+
+    def drop_column(self, table: str, column: str) -> None:
+        self._transaction.drop_column(f"public.{table}", column)
+
+    def rolled_back(self) -> contextlib.AbstractContextManager[None]:
+        return self._transaction.rolled_back()
 
 
 class MemorySourceHarness:
@@ -111,6 +131,21 @@ class _PostgresChanges:
 
     def truncate(self, *tables: str) -> None:
         self._session.execute(f"TRUNCATE {', '.join(tables)}")
+
+    def add_column(self, table: str, column: str) -> None:
+        self._session.execute(f"ALTER TABLE {table} ADD COLUMN {column} text")
+
+    def rename_column(self, table: str, column: str, name: str) -> None:
+        self._session.execute(f"ALTER TABLE {table} RENAME COLUMN {column} TO {name}")
+
+    def drop_column(self, table: str, column: str) -> None:
+        self._session.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+
+    @contextlib.contextmanager
+    def rolled_back(self) -> Iterator[None]:
+        self._session.execute("SAVEPOINT undone")
+        yield
+        self._session.execute("ROLLBACK TO SAVEPOINT undone")
 
 
 class PostgresSourceHarness:

@@ -18,10 +18,11 @@ class Workload:
         source: its database.
         seed: same seed, same work.
         rows_max: most changes of a transaction.
+        ddl: some of the changes are DDL, in the source's log of DDL.
     """
 
-    def __init__(self, source: MemorySource, seed: int, *, rows_max: int = 12) -> None:
-        self.source = source
+    def __init__(self, source: MemorySource, seed: int, *, rows_max: int = 12, ddl: bool = False) -> None:
+        self.source, self.ddl = source, ddl
         self.random = random.Random(seed)
         self.rows_max = rows_max
         self._number = self._columns = 0
@@ -49,6 +50,9 @@ class Workload:
                         self.change(transaction)
 
     def change(self, transaction: MemoryTransaction) -> None:
+        if self.ddl and self.random.random() < 0.2:
+            self._change_structure(transaction)
+            return
         kind = self.random.random()
         if kind < 0.03:
             transaction.truncate(
@@ -71,7 +75,8 @@ class Workload:
         if not rows or self.random.random() < 0.5:
             transaction.insert("hr.bag", a=self.random.choice(["1", "2", None]), b=self.random.choice(["x", ""]))
             return
-        key = dict(zip(("a", "b"), self.random.choice(rows), strict=True))
+        names = [column.name for column in self.source.table("hr.bag").version.columns]
+        key = dict(zip(names, self.random.choice(rows), strict=True))
         if self.random.random() < 0.5:
             transaction.update("hr.bag", key, b=self._text())
         else:
@@ -98,6 +103,27 @@ class Workload:
             others = [other for other in names[1:] if other != name and row[other] is not None]
             unchanged = [other for other in others if self.random.random() < 0.3]
             transaction.update(table, key, unchanged=unchanged, **{name: self._text()})
+
+    def _change_structure(self, transaction: MemoryTransaction) -> None:
+        table = self.random.choice(["hr.keyed", "hr.full", "hr.bag"])
+        names = [column.name for column in self.source.table(table).version.columns]
+        others = [name for name in names if name not in {"id", "a", "b"}]
+        kind = self.random.random()
+        self._columns += 1
+        if kind < 0.1:
+            transaction.log_ddl(self.random.choice(['{"format": 1, "base": true, "after": {}}', "damaged"]))
+        elif kind < 0.2:
+            transaction.trim_ddl_log(1)
+        elif kind < 0.3:
+            with transaction.rolled_back():
+                transaction.add_column(table, f"d{self._columns}", "undone")
+                transaction.insert("hr.log", line="undone")
+        elif kind < 0.7 or not others:
+            transaction.add_column(table, f"d{self._columns}", self.random.choice([None, "0"]))
+        elif kind < 0.85:
+            transaction.rename_column(table, self.random.choice(others), f"d{self._columns}")
+        else:
+            transaction.drop_column(table, self.random.choice(others))
 
     def _alter(self) -> None:
         self._columns += 1

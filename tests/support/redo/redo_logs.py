@@ -14,6 +14,7 @@ from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import StreamOptions
 from headrace.lcr.batch import Command, LcrBatch, OldImage
+from headrace.lcr.ddl import DDL_LOG, ddl_of
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tags import Tag
 from headrace.lcr.values import ABSENT, NULL, UNCHANGED
@@ -32,7 +33,7 @@ _WORDS = {NULL: "NULL", UNCHANGED: "UNCHANGED", ABSENT: "ABSENT"}
 
 @dataclass(frozen=True)
 class Transaction:
-    """A transaction as a test compares it: (command, table, old values, new values) per row."""
+    """A transaction as a test compares it: (command, table, old values, new values) per row; for DDL the record."""
 
     transaction_id: int
     order_scn: int
@@ -156,12 +157,16 @@ def _expected_row(source: MemorySource, change: Any, rules: RuleSet, tag: Tag | 
     def keeps(version: Any) -> bool:
         owner, name = named(version)
         verdict = rules.prefilter(owner, name, tag=None if tag is None else tag.value)
-        return owner != "headrace" and verdict is not TruthValue.FALSE
+        return owner not in {"headrace", "headrace_ddl"} and verdict is not TruthValue.FALSE
 
     if change.command is Command.TRUNCATE:
         names = [".".join(named(version)) for version in change.truncated if keeps(version)]
         tables = tuple(dict.fromkeys(names))
         return ("TRUNCATE", "", tables, (change.cascade, change.restart_identity)) if tables else None
+    if (change.version.owner, change.version.name) == DDL_LOG:
+        ddl = None if change.new is None else ddl_of(change.new[-1])
+        is_kept = ddl is not None and rules.keeps_ddl(*ddl.base_table, tag=None if tag is None else tag.value)
+        return ("DDL", str(ddl.base_table), (ddl.content,), None) if is_kept else None
     if not keeps(change.version):
         return None
     columns = change.version.columns
@@ -234,6 +239,10 @@ def received(batches: Iterable[LcrBatch], start_scn: int = FIRST_SCN) -> list[Tr
 
 
 def rows_of(batch: LcrBatch) -> list[Row]:
+    if batch.ddl is not None:
+        assert (batch.row_count, len(batch.transactions)) == (1, 1)
+        assert (batch.groups, batch.truncates, batch.tables) == ((), (), ())
+        return [("DDL", str(batch.ddl.base_table), (batch.ddl.content,), None)]
     rows: list[Row | None] = [None] * batch.row_count
     for group in batch.groups:
         table = batch.tables[group.table]

@@ -204,7 +204,17 @@ def _values(draw: st.DrawFn, columns: int, rows: int, value: st.SearchStrategy[b
 
 def assert_same_batch(left: LcrBatch, right: LcrBatch) -> None:
     """Assert that everything is equal: positions, tables, tags, arrays with their types, values with their bytes."""
-    for name in ("source", "previous_scn", "through_scn", "continues", "first_position", "tables", "tags", "truncates"):
+    for name in (
+        "source",
+        "previous_scn",
+        "through_scn",
+        "continues",
+        "first_position",
+        "tables",
+        "tags",
+        "truncates",
+        "ddl",
+    ):
         assert getattr(left, name) == getattr(right, name), name
     for name in ("transaction_id", "order_scn", "commit_scn", "commit_time_us", "tag", "first_row"):
         _assert_same_array(getattr(left.transactions, name), getattr(right.transactions, name))

@@ -15,6 +15,7 @@ from actors.staging.queue_sessions import REFUSED_HOLD_S
 from headrace.base.errors import ConfigError, LogGone
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.redo.writing.log_writer import LogWriter
+from headrace.rules.rule import Rule, RuleSet
 from tests.support.redo.capture_process import CREDIT, Capture
 from tests.support.redo.redo_logs import drain
 
@@ -106,6 +107,18 @@ def test_status_shows_applied_and_maximum_checkpoint_scn(capture: Capture) -> No
     assert head is not None
     assert shown.max_checkpoint_scn == head.last_commit_scn, "the beginning of the newest segment that it read"
     assert capture.source.log[20].commit_scn < shown.max_checkpoint_scn <= last
+
+
+def test_status_has_ddl_that_the_source_could_not_record(capture: Capture) -> None:
+    capture.names.wanted = RuleSet(include=(Rule(owner="hr", name="t", ddl=True),))
+    capture.close()
+    capture.open()
+    capture.source.log_ddl('{"format": 1, "failed": "57014", "tag": "ALTER TABLE", "query": "ALTER TABLE hr.t ADD z"}')
+    drain(capture.writer, capture.source)
+    capture.steps(3)
+    shown = capture.details()
+    assert shown.ddl_failed_total == 1
+    assert "ALTER TABLE hr.t ADD z" in shown.last_failed_ddl
 
 
 def test_redo_is_held_from_where_a_destination_that_lost_commits_resumes(capture: Capture) -> None:

@@ -114,6 +114,18 @@ def test_arriving_tables_are_compared_with_the_destinations(spec, actors):
     assert not actors.prepared
 
 
+def test_destination_is_asked_about_ddl_of_its_tables_alone(spec, actors):
+    actors.versions = (table("public", "t"), table("private", "u"))
+    started(spec, actors)
+    assert not {("site:a", "release"), ("site:b", "preflight_ddl")} & {*actors.calls}, "no rule takes DDL"
+    (capture,) = spec.captures
+    rules = RuleSet(include=(Rule(owner="public", ddl=True), Rule(owner="private")))
+    actors.ddl_findings["site:b"] = (Finding(path="sites.b", problem="may not act as the owner", fix="GRANT"),)
+    controller = started(replace(spec, captures=(replace(capture, rules=rules),)), actors)
+    assert actors.asked_of_ddl[0] == ((TableName("public", "t"),), 18)
+    assert controller.detail_state() == "REFUSED"
+
+
 def test_domains_are_compared_before_anything_is_prepared(spec, actors):
     actors.versions = (table("public", "t"),)
     below = (DomainColumn(name="v", domain="public.price", base_type="pg_catalog.numeric", modifier=-1),)

@@ -97,6 +97,7 @@ AROUND: dict[str, dict[str, Any]] = {
     "grant-rights 1": WAY,
     "keep-secrets 1": WAY,
     "replicate-a-part 1": {},
+    "replicate-ddl 1": sites("dbs1", "dbs2"),
     "resolve-conflicts 1": replicated("dbs1", "dbs2"),
     "restore-a-destination 1": {
         **sites("dbs1", "dbs2"),

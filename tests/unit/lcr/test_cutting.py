@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace.lcr.cutting import resume_after, select_rows, select_values, slice
 from headrace.lcr.row_lcr import RowLcr
 from protos import codec
 from tests.support.session.seeds import scaled
+from tests.support.values.ddl_changes import ddl_batch
 from tests.support.values.lcr_batches import assert_same_batch, column_values, insert_batch, lcr_batches
 
 
@@ -146,3 +148,32 @@ def test_unreferenced_values_are_dropped(data: st.DataObject) -> None:
 def test_cut_that_takes_everything_copies_nothing(take_all) -> None:
     batch = insert_batch([10, 20])
     assert take_all(batch, np.ones(2, np.bool_)) is batch
+
+
+def test_batch_with_a_ddl_lcr_is_never_cut() -> None:
+    batch = ddl_batch(commit=100, previous=10)
+    assert slice_transactions(batch, 0, 1) is batch
+    assert select_rows(batch, np.ones(1, np.bool_)) is batch
+    assert without_unused(batch).ddl is batch.ddl
+    rest = resume_after(batch, 40)
+    assert rest is not None
+    assert (rest.previous_scn, rest.through_scn, rest.ddl) == (40, 100, batch.ddl)
+
+
+def test_receiver_that_has_the_ddl_lcr_gets_none() -> None:
+    batch = replace(ddl_batch(commit=100, previous=10), through_scn=120)
+    rest = resume_after(batch, 100)
+    assert rest is not None
+    assert (rest.is_progress_mark, rest.through_scn, rest.ddl) == (True, 120, None)
+    assert resume_after(batch, 120) is None
+
+
+@pytest.mark.parametrize(("is_open", "continues"), [(False, False), (True, False), (True, True), (False, True)])
+def test_discarded_ddl_lcr_leaves_its_transaction_and_positions(is_open: bool, continues: bool) -> None:
+    batch = ddl_batch(commit=100, previous=10, is_open=is_open, continues=continues)
+    emptied = select_rows(batch, np.zeros(1, np.bool_))
+    assert (emptied.row_count, emptied.ddl, len(emptied.transactions)) == (0, None, 1)
+    left = without_unused(emptied)
+    assert left.is_progress_mark == (not is_open and not continues)
+    assert (left.previous_scn, left.through_scn) == (batch.previous_scn, batch.through_scn)
+    assert_same_batch(codec.decode(codec.encode(left)), left)

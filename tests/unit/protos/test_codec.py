@@ -14,23 +14,24 @@ from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import NO_OBJECT, ObjectNumber
 from headrace.links.ports import header_of
 from protos import codec, lcr_pb2
+from tests.support.values.ddl_changes import ddl_batch, ddl_batches
 from tests.support.values.lcr_batches import assert_same_batch, insert_batch, lcr_batches
 
 
 @pytest.mark.seeded
-@given(lcr_batches())
+@given(lcr_batches() | ddl_batches())
 def test_decoded_batch_equals_the_encoded_one(batch: LcrBatch) -> None:
     assert_same_batch(codec.decode(codec.encode(batch)), batch)
 
 
 @pytest.mark.seeded
-@given(lcr_batches())
+@given(lcr_batches() | ddl_batches())
 def test_header_read_from_the_bytes_equals_the_header_of_the_batch(batch: LcrBatch) -> None:
     assert codec.read_header(codec.encode(batch)) == header_of(batch)
 
 
 @pytest.mark.seeded
-@given(lcr_batches())
+@given(lcr_batches() | ddl_batches())
 def test_encoded_bytes_are_those_of_the_protobuf_library(batch: LcrBatch) -> None:
     serialized = codec.encode(batch)
     assert lcr_pb2.LcrBatch.FromString(serialized).SerializeToString(deterministic=True) == serialized
@@ -117,7 +118,7 @@ def test_random_bytes_are_a_protocol_error(data: bytes) -> None:
 
 
 @pytest.mark.seeded
-@given(lcr_batches(), st.data())
+@given(lcr_batches() | ddl_batches(), st.data())
 def test_damaged_bytes_raise_only_protocol_errors(batch: LcrBatch, data: st.DataObject) -> None:
     serialized = bytearray(codec.encode(batch))
     place = data.draw(st.integers(0, len(serialized) - 1))
@@ -127,6 +128,8 @@ def test_damaged_bytes_raise_only_protocol_errors(batch: LcrBatch, data: st.Data
     except ProtocolError:
         return
     # A decoded batch is consistent: every row has its place, every value its bytes.
+    if decoded.ddl is not None:
+        assert (decoded.row_count, decoded.groups, decoded.truncates, decoded.tables) == (1, (), (), ())
     group, _ = decoded.row_places
     assert (group < len(decoded.groups)).all()
     for rows in decoded.groups:
@@ -184,3 +187,53 @@ def test_damaged_batch_is_refused(damage: str) -> None:
     DAMAGES[damage](message)
     with pytest.raises(ProtocolError, match=r"damaged|too long"):
         codec.decode(message.SerializeToString())
+
+
+def _with_second_transaction(message: lcr_pb2.LcrBatch) -> None:
+    message.header.transaction_count, message.header.through_scn = 2, 20
+    for name, array in (
+        ("transaction_id", _ints([1, 2], np.int64)),
+        ("order_scn", _ints([9, 19], np.int64)),
+        ("commit_scn", _ints([10, 20], np.int64)),
+        ("commit_time_us", _ints([0, 0], np.int64)),
+        ("tag", _ints([-1, -1], np.int16)),
+        ("first_row", _ints([0, 0, 1])),
+    ):
+        setattr(message.transactions, name, array)
+
+
+def _with_rows(message: lcr_pb2.LcrBatch, count: int) -> None:
+    message.header.row_count, message.transactions.first_row = count, _ints([0, count])
+
+
+_ROWS = lcr_pb2.LcrBatch.FromString(codec.encode(insert_batch([10])))
+
+DDL_DAMAGES = {
+    # what a version sees that does not know DDL LCRs: it stops, it does not go on without the change
+    "LCR that is not there": lambda m: m.ClearField("ddl"),
+    "row beside it": lambda m: m.MergeFrom(lcr_pb2.LcrBatch(tables=_ROWS.tables, groups=_ROWS.groups)),
+    "table beside it": lambda m: m.MergeFrom(lcr_pb2.LcrBatch(tables=_ROWS.tables)),
+    "TRUNCATE beside it": lambda m: m.truncates.add(row_number=0, tables=[0]),
+    "another transaction beside it": _with_second_transaction,
+    "no row": lambda m: _with_rows(m, 0),
+    "two rows": lambda m: _with_rows(m, 2),
+    "no table": lambda m: setattr(m.ddl, "base_table_name", ""),
+    "no schema": lambda m: setattr(m.ddl, "base_table_owner", ""),
+    "no command": lambda m: setattr(m.ddl, "command_type", ""),
+    "no number": lambda m: setattr(m.ddl, "object_number", 0),
+}
+
+
+@pytest.mark.parametrize("damage", DDL_DAMAGES)
+def test_damaged_batch_with_a_ddl_lcr_is_refused(damage: str) -> None:
+    message = lcr_pb2.LcrBatch.FromString(codec.encode(ddl_batch()))
+    codec.decode(message.SerializeToString())
+    DDL_DAMAGES[damage](message)
+    with pytest.raises(ProtocolError, match=r"damaged|names no"):
+        codec.decode(message.SerializeToString())
+
+
+def test_batch_without_a_ddl_lcr_has_no_field_of_it() -> None:
+    serialized = codec.encode(insert_batch([10]))
+    assert not lcr_pb2.LcrBatch.FromString(serialized).HasField("ddl")
+    assert codec.decode(serialized).ddl is None

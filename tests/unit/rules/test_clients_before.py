@@ -117,6 +117,15 @@ def test_unlisted_tags_share_one_evaluation(monkeypatch):
     assert len(asked) == 3
 
 
+def test_ddl_passes_clients_that_all_take_it_under_its_own_name():
+    taking, renaming = Rule(owner="hr", ddl=True), Rule(owner="hr", ddl=True, transformation=INTO_SALES)
+    for rules, passes in (((taking, taking), True), ((taking, Rule()), False), ((taking, renaming), False)):
+        before = ClientsBefore(clients=tuple(RuleSet(include=(rule,)) for rule in rules), owners=OWNERS)
+        assert before.keeps_ddl("hr", "a", tag=None) is passes
+        assert RuleEvaluation(before, RuleSet()).keeps_ddl("hr", "a", tag=None) is passes
+        assert not before.keeps_ddl("sales", "a", tag=None)
+
+
 def test_table_that_two_rules_rename_differently_never_arrives():
     into_crm = Transformation(operations=(RenameSchema(owner="crm"),))
     rules = RuleSet(

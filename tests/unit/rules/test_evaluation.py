@@ -17,6 +17,7 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition, TruthValue
 from tests.support.histories.workloads import Workload
 from tests.support.redo.redo_logs import mine, miner, received, rows_of, write_redo
+from tests.support.values.ddl_changes import ddl_batch
 
 ALL = RuleSet(include=(Rule(tags=ANY_TAG),))
 NOTHING = RuleSet(include=())
@@ -135,6 +136,40 @@ def test_several_rule_sets_filter_like_successive_clients(batches, first, second
             rows_of(other),
             other.transactions.commit_scn.tolist(),
         )
+
+
+DDL = Rule(owner="hr", name="jobs", ddl=True)
+
+
+@pytest.mark.parametrize(
+    ("sets", "is_kept"),
+    [
+        ([RuleSet(include=(DDL,))], True),
+        ([RuleSet()], True),
+        ([ALL], False),
+        ([NOTHING], False),
+        ([RuleSet(include=(DDL,)), ALL], False),
+        ([RuleSet(exclude=(DDL,))], False),
+    ],
+    ids=["positive", "no rules", "rows only", "no positive rule", "second client", "negative"],
+)
+@pytest.mark.parametrize(("is_open", "continues"), [(False, False), (True, False), (False, True)])
+def test_ddl_lcr_is_kept_or_leaves_its_batch(sets, is_kept, is_open, continues):
+    batch = ddl_batch(is_open=is_open, continues=continues)
+    after = RuleEvaluation(*sets).filter(batch)
+    if is_kept:
+        assert after is batch
+        return
+    assert (after.ddl, after.row_count, after.is_progress_mark) == (None, 0, not is_open and not continues)
+    assert (after.previous_scn, after.through_scn) == (batch.previous_scn, batch.through_scn)
+
+
+def test_ddl_lcr_is_taken_by_the_tag_of_its_transaction():
+    evaluation = RuleEvaluation(RuleSet(include=(DDL,)))
+    assert evaluation.filter(ddl_batch(tag=Tag(value=b"\x1d"))).ddl is None
+    listed = replace(DDL, tags=TagCondition(listed=(b"\x1d",)))
+    assert RuleEvaluation(RuleSet(include=(listed,))).filter(ddl_batch(tag=Tag(value=b"\x1d"))).ddl is not None
+    assert RuleEvaluation(RuleSet(include=(listed,))).filter(ddl_batch()).ddl is None
 
 
 def test_process_without_row_conditions_does_not_load_the_compiler():

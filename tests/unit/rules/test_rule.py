@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.rules.conditions.condition import parse
 from headrace.rules.rule import ANY_TAG, UNKNOWN_TAG, Rule, RuleSet, TagCondition, TruthValue, tags_told_apart
 from headrace.rules.rule import UNTAGGED as NULL_TAG
+from headrace.rules.transformations.transformation import RenameSchema, Transformation
 
 FALSE, MAYBE, TRUE = TruthValue.FALSE, TruthValue.MAYBE, TruthValue.TRUE
 OTHER, UNTAGGED, ANY = Rule(name="other"), Rule(), Rule(tags=ANY_TAG)
@@ -90,6 +92,52 @@ def test_distinguished_tags_are_null_listed_tags_and_one_other():
 
 def test_ddl_rules_do_not_apply_to_rows():
     assert RuleSet(include=(Rule(dml=False, ddl=True),)).prefilter("hr", "t") is FALSE
+
+
+DDL, ONLY_DDL = Rule(ddl=True), Rule(dml=False, ddl=True)
+
+
+@pytest.mark.parametrize(
+    ("rules", "rows", "ddl"),
+    [
+        (RuleSet(), True, True),
+        (RuleSet(include=()), False, False),
+        (RuleSet(include=(Rule(),)), True, False),
+        (RuleSet(include=(DDL,)), True, True),
+        (RuleSet(include=(ONLY_DDL,)), False, True),
+        (RuleSet(include=(Rule(name="u", ddl=True), Rule())), True, False),
+        (RuleSet(include=(DDL,), exclude=(Rule(),)), False, True),
+        (RuleSet(include=(DDL,), exclude=(ONLY_DDL,)), True, False),
+        (RuleSet(include=(DDL,), exclude=(Rule(name="t", ddl=True),)), False, False),
+        (RuleSet(exclude=(ONLY_DDL,)), True, False),
+        (RuleSet(include=(Rule(owner="other", ddl=True),)), False, False),
+    ],
+)
+def test_rows_and_ddl_are_taken_independently(rules, rows, ddl):
+    assert rules.keeps("hr", "t", tag=None) is rows
+    assert rules.keeps_ddl("hr", "t", tag=None) is ddl
+
+
+@pytest.mark.parametrize(("tags", "taken"), [(NULL_TAG, {None}), (ANY_TAG, {None, b"\x11"})])
+def test_ddl_rule_takes_the_tags_of_the_rule(tags, taken):
+    rule = Rule(ddl=True, tags=tags)
+    for tag in (None, b"\x11"):
+        assert RuleSet(include=(rule,)).keeps_ddl("hr", "t", tag=tag) is (tag in taken)
+        assert RuleSet(exclude=(rule,)).keeps_ddl("hr", "t", tag=tag) is (tag not in taken)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"condition": parse("object_owner = 'hr'", "condition")},
+        {"subset": parse("id > 5", "subset")},
+        {"transformation": Transformation(operations=(RenameSchema(owner="sales"),))},
+    ],
+    ids=lambda part: next(iter(part)),
+)
+def test_rule_for_some_rows_or_changed_ones_takes_no_ddl(part):
+    assert RuleSet(include=(Rule(ddl=True),)).keeps_ddl("hr", "t", tag=None)
+    assert not RuleSet(include=(Rule(ddl=True, **part),)).keeps_ddl("hr", "t", tag=None)
 
 
 @pytest.mark.parametrize(

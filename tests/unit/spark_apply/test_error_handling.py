@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,11 +17,13 @@ from headrace.lcr.lcr_value import LcrError
 from headrace.lcr.row_lcr import RowLcr
 from protos import codec
 from spark_apply.conversation.groups import OnError
+from spark_apply.dependencies.hashes import table_hashes
 from spark_apply.driver.error_edits import EditedPart, EditRequest, ValueEdit, edited_part
 from tests.support.apply.apply_engine import APPLY, STEPS_MAX, TOPOLOGY, Engine, arm
 from tests.support.histories.apply_history import Change, Reference, Table, Transaction, batch_of
 from tests.support.histories.apply_world import MemoryPlace, World, in_order
 from tests.support.session.seeds import scaled
+from tests.support.values.ddl_changes import ddl_batch
 
 _SETTINGS = settings(max_examples=scaled(5, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 _SEEDS = st.integers(0, 2**32)
@@ -277,6 +280,23 @@ def test_edited_transaction_is_applied_once_when_servers_die(seed: int, monkeypa
                 break  # the operator sees that the apply process ended, and asks again
     assert in_order(place.rows(ONE)) == [(key(7), b"ours", b""), (key(8), b"later", b""), (key(9), b"theirs", b"")]
     assert [edit.outcome for edit in place.destination.error_edits(TOPOLOGY)] == ["EXECUTED"]
+
+
+def test_edit_behind_a_ddl_keeps_its_table_exclusive() -> None:
+    """Nothing at the destination is as the edited row needs it: the DDL is in the error queue with the row."""
+
+    def not_described(version: object) -> Any:
+        raise AssertionError(f"{version} is described")
+
+    rows = batch_of([Transaction(1, [Change(ONE, Command.INSERT, new=(key(7), b"v", b""))])], 0)
+    rows = replace(rows, continues=True, first_position=1)
+    parts = [codec.encode(ddl_batch(is_open=True)), codec.encode(rows)]
+    request = EditRequest(number=3, edit=1, position=1, values=(new("id", key(8)),), edited_by="ada@desk")
+    made = edited_part(request, APPLY, parts, not_described)
+    assert (made.part, made.edit.command) == (1, "INSERT")
+    assert made.key_hashes.tolist() == table_hashes(rows).stored().tolist()
+    with pytest.raises(ConfigError, match=r"row 0 is a DDL LCR of hr\.jobs"):
+        edited_part(replace(request, position=0), APPLY, parts, not_described)
 
 
 # --------------------------------------------------------------------------- as another role

@@ -23,7 +23,7 @@ from topology.file.shape.values import (
     ColumnMismatch,
     Combined,
     CommitSerialization,
-    Ddl,
+    DdlOfRule,
     DecodingMemory,
     DetachedPartitions,
     Duration,
@@ -107,7 +107,7 @@ class RuleModel(Model):
     schema_: SchemaPattern | None = Field(default=None, alias="schema")
     global_: bool | None = Field(default=None, alias="global")
     dml: bool = True
-    ddl: Ddl = False
+    ddl: DdlOfRule = False
     tagged: bool | None = None
     tags: list[TagOrNull] | None = None
     not_tags: list[TagOrNull] | None = None
@@ -288,7 +288,7 @@ class ReplicateModel(Model):
     between: list[str] = []
     hub: str | None = None
     spokes: list[SpokeEntry] = []
-    ddl: Ddl = False
+    ddl: bool = False
 
     @model_validator(mode="after")
     def _is_whole(self) -> ReplicateModel:
@@ -310,6 +310,11 @@ class ReplicateModel(Model):
             )
         if self.between and len(set(self.between)) < 2:
             raise refusal("between names fewer than two sites", "name two or more")
+        if self.ddl and self.from_ is None:
+            raise refusal(
+                f"ddl: true goes one way so far, and this entry has {'hub' if self.hub is not None else 'between'}",
+                "leave out ddl, and run DDL at every site; or write from: SITE and to: [SITE]",
+            )
         return self
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "ColumnMismatch",
     "Combined",
     "CommitSerialization",
-    "Ddl",
+    "DdlOfRule",
     "DecodingMemory",
     "DetachedPartitions",
     "Duration",
@@ -224,7 +224,10 @@ def _transform(value: object) -> Transformation:
 
 def _no_ddl(value: object) -> object:
     if value is True:
-        raise _later("ddl: true", "leave it out, and run DDL at every site")
+        raise refusal(
+            "ddl: true is for whole tables that go one way, and a rule can take a part of them",
+            "write it in an entry of replicate: {tables: [...], from: SITE, to: [SITE], ddl: true}",
+        )
     return value
 
 
@@ -305,7 +308,7 @@ def _function_name(value: object) -> str:
 
 
 # Values that are not built yet are refused field by field: checks of a whole entry run only when its fields are valid.
-Ddl = Annotated[bool, BeforeValidator(_no_ddl)]
+DdlOfRule = Annotated[bool, BeforeValidator(_no_ddl)]
 QueueKind = Annotated[Literal["buffered", "persistent"], BeforeValidator(_queue_kind)]
 CommitSerialization = Literal["dependent_transactions", "full"]
 ColumnMismatch = Literal["wait", "error"]

@@ -358,7 +358,7 @@ def publication_tables(connection: psycopg.Connection[Any], publication: str) ->
 
 
 def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tuple[CapturedTable, ...]:
-    """Return the tables that a publication names, each with its identity.
+    """Return the tables that a publication names, each with its identity; not the log of DDL, which is Headrace's.
 
     The number of the publication's entry is part of the identity: a table that leaves the publication and returns gets
     another one.
@@ -376,7 +376,8 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
         JOIN pg_database d ON d.datname = current_database()
         JOIN pg_publication p ON p.pubname = %s
         JOIN pg_publication_rel r ON r.prpubid = p.oid
-        JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+        JOIN pg_class c ON c.oid = r.prrelid
+        JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname <> 'headrace_ddl'
         ORDER BY n.nspname COLLATE "C", c.relname COLLATE "C"
         """,
         (publication,),

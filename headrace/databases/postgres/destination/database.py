@@ -62,6 +62,7 @@ from headrace.databases.postgres.compared.shapes import (
 )
 from headrace.databases.postgres.connection import NOT_FOUND, connect, database_identity, translated
 from headrace.databases.postgres.copying.table_copy import use_snapshot
+from headrace.databases.postgres.destination.ddl_findings import ddl_findings
 from headrace.databases.postgres.destination.fencing import (
     EPOCH_LIVES,
     SessionIdentity,
@@ -197,6 +198,11 @@ class PostgresDestination:
                 check_triggers(connection, tables)
                 return ()
             return make_triggers(connection, tables)
+
+    def preflight_ddl(self, tables: Collection[TableName], *, release: int) -> tuple[Finding, ...]:
+        """Check whether the tables' owners can change them for the role, and whether the releases are the same."""
+        with self._use("asking who may alter tables") as connection:
+            return tuple(ddl_findings(connection, self._site, tables, release))
 
     def filled(self, tables: Collection[TableName]) -> tuple[TableName, ...]:
         """Return those of the tables that have a row."""

@@ -30,6 +30,17 @@ from headrace.databases.postgres.administrator import Administrator, Roles, owne
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, captured_tables, select_tables, slot_name
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
+from headrace.databases.postgres.source.ddl_capture import (
+    ddl_tables,
+    install_step,
+    is_published,
+    log_tables,
+    removal_step,
+    superuser_findings,
+    takes_ddl,
+    watch_step,
+)
+from headrace.databases.postgres.source.ddl_objects import LOG, SCHEMA
 from headrace.databases.postgres.source.publication import IS_TRUSTED, publication_found, publication_steps
 from headrace.lcr.table_name import remark
 
@@ -71,7 +82,8 @@ class PostgresSourceAdmin:
         """See `SourceAdmin.preflight`."""
         running = self._administrator.running_role()
         with self._administrator.session("checking the source as its administrator") as connection:
-            return tuple(self._findings(connection, running, self._name(topology), select_tables(connection, rules)))
+            tables = select_tables(connection, rules)
+            return tuple(self._findings(connection, running, self._name(topology), rules, tables))
 
     def prepare(self, topology: str, rules: Sequence[object], *, was_source: bool) -> tuple[str, ...]:
         """See `SourceAdmin.prepare`.
@@ -85,22 +97,31 @@ class PostgresSourceAdmin:
             self._administrator.session("preparing the source as its administrator") as connection,
         ):
             tables = select_tables(connection, rules)
-            for finding in self._findings(connection, running, name, tables):
+            for finding in self._findings(connection, running, name, rules, tables):
                 if finding.is_error:
                     raise DatabaseError(f"site {self._site}: {finding.problem}", hint=finding.fix)
             statements: list[str] = []
             is_there, has_slot = _is_true(connection, _HAS_PUBLICATION, name), _is_true(connection, _HAS_SLOT, name)
             if has_slot and not _is_whole(connection, name):
                 return ()
+            install = install_step(connection) if takes_ddl(rules) else None
+            if install is not None and not install.is_done:
+                connection.execute(install.sent.encode())
+                statements.append(install.statement)
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
                 if is_there and not has_slot and not was_source:
                     # From an earlier time: its entries would claim that the log has had the tables' changes since then.
                     statements += _run(connection, [f"DROP PUBLICATION {quote(name)}"])
-                steps = publication_steps(connection, name, tables)
+                log = log_tables(connection, rules)
+                steps = publication_steps(connection, name, tables, further=log)
                 statements += _run(
                     connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)]
                 )
+            watch = watch_step(connection, ddl_tables(rules, tables)) if log else None
+            if watch is not None and not watch.is_done:
+                connection.execute(watch.sent.encode())  # it has transactions of its own
+                statements.append(watch.statement)
             return tuple(statements)
 
     def take_out(
@@ -110,6 +131,7 @@ class PostgresSourceAdmin:
         *,
         among: Collection[str] | None = None,
         recorded: Callable[[], Collection[str]] = tuple,
+        keeps_ddl: bool = True,
     ) -> tuple[str, ...]:
         """See `SourceAdmin.take_out`. A publication without remaining tables or readers is dropped."""
         running, name = self._administrator.running_role(), self._name(topology)
@@ -121,9 +143,10 @@ class PostgresSourceAdmin:
             there = captured_tables(connection, name)
             gone = [each for each in there if each.identity not in kept and (among is None or each.identity in among)]
             if len(gone) == len(there) and not _is_true(connection, _HAS_SLOT, name):
-                return tuple(_run(connection, _drop(connection, name)))
+                return (*_run(connection, _drop(connection, name)), *_stop_recording(connection, name))
+            stopped = [] if keeps_ddl else _take_out_log(connection, name)
             if not gone:
-                return ()
+                return tuple(stopped)
             names = ", ".join(qualified(each.owner, each.name) for each in gone)
             done: list[str] = []
             with connection.transaction():
@@ -133,7 +156,7 @@ class PostgresSourceAdmin:
                 if not {each.identity for each in gone}.isdisjoint(recorded()):
                     raise psycopg.Rollback
                 done += statements
-            return tuple(done)
+            return (*stopped, *done)
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `SourceAdmin.remove`. No-op while a slot exists, which could not be read without the publication."""
@@ -143,7 +166,9 @@ class PostgresSourceAdmin:
             self._administrator.session("removing as the source's administrator") as connection,
         ):
             self._see_same_database(connection, running)
-            return () if _is_true(connection, _HAS_SLOT, name) else tuple(_run(connection, _drop(connection, name)))
+            if _is_true(connection, _HAS_SLOT, name):
+                return ()
+            return (*_run(connection, _drop(connection, name)), *_stop_recording(connection, name))
 
     def _see_same_database(self, connection: psycopg.Connection[Any], running: tuple[str, str]) -> None:
         """Refuse an administrator's connection string that names another database than `dsn`."""
@@ -156,6 +181,7 @@ class PostgresSourceAdmin:
         connection: psycopg.Connection[Any],
         running: tuple[str, str],
         name: str,
+        rules: Sequence[object],
         tables: Sequence[CatalogTable],
     ) -> Iterator[Finding]:
         path = f"sites.{self._site}"
@@ -178,6 +204,8 @@ class PostgresSourceAdmin:
                 problem=f"the publication {quote(name)} belongs to {quote(row[0])}, and not to the role of admin_dsn",
                 fix=f"ALTER PUBLICATION {quote(name)} OWNER TO {quote(roles.admin)};",
             )
+        if takes_ddl(rules):
+            yield from superuser_findings(connection, path, is_admin=True)
         yield from _table_findings(connection, path, roles, tables)
         if roles.is_apart:
             yield from owned_schema_findings(connection, path, roles, {table.owner for table in tables})
@@ -246,6 +274,19 @@ def _is_true(connection: psycopg.Connection[Any], query: str, name: str) -> bool
 
 def _drop(connection: psycopg.Connection[Any], name: str) -> list[str]:
     return [f"DROP PUBLICATION {quote(name)}"] if _is_true(connection, _HAS_PUBLICATION, name) else []
+
+
+def _take_out_log(connection: psycopg.Connection[Any], name: str) -> list[str]:
+    """Let a publication no longer name the log of DDL, and drop the log if no other one names it."""
+    named = [f"ALTER PUBLICATION {quote(name)} DROP TABLE {SCHEMA}.{LOG}"] if is_published(connection, name) else []
+    return [*_run(connection, named), *_stop_recording(connection, name)]
+
+
+def _stop_recording(connection: psycopg.Connection[Any], name: str) -> Iterator[str]:
+    step = removal_step(connection, name)
+    if step is not None:
+        connection.execute(step.sent.encode())
+        yield step.statement
 
 
 def _run(connection: psycopg.Connection[Any], statements: Sequence[str]) -> Iterator[str]:

@@ -52,6 +52,17 @@ from headrace.databases.postgres.copying.table_copy import use_snapshot
 from headrace.databases.postgres.event_triggers import own_ddl
 from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
+from headrace.databases.postgres.source.ddl_capture import (
+    DdlStep,
+    ddl_tables,
+    install_step,
+    is_installed,
+    is_published,
+    log_tables,
+    removal_step,
+    takes_ddl,
+    watch_step,
+)
 from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.log_stream.decoding_memory import memory_findings
 from headrace.databases.postgres.source.log_stream.slot import (
@@ -93,6 +104,14 @@ _POLL_S = 0.05
 # How long to wait for a snapshot: a commit takes milliseconds to become visible, unless a synchronous standby is down.
 _VISIBLE_TIMEOUT_S = 60.0
 _VISIBLE_POLL_S = 0.002  # duration of a commit's flush
+# Another session did the same, or the opposite, since the plan was made.
+_PREPARED_TWICE = (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject)
+_INSTALLED_TWICE = (
+    psycopg.errors.DuplicateSchema,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.UndefinedFunction,
+    psycopg.errors.UndefinedTable,
+)
 # No transaction running now is among those that the exported snapshot counts as committed.
 _IS_VISIBLE = """
     SELECT pg_snapshot_xmax(present) >= pg_snapshot_xmax(%(exported)s::pg_snapshot) AND NOT EXISTS (
@@ -177,6 +196,11 @@ class PostgresSource:
         """See `SourceDatabase.database_identity`."""
         with translated("asking for the database's identity"):
             return database_identity(self._session())
+
+    def release(self) -> int:
+        """Return the major version of the server."""
+        with translated("asking for the server's version"):
+            return self._session().info.server_version // 10000
 
     def tables(self, rules: Sequence[object]) -> tuple[SourceTable, ...]:
         """See `SourceDatabase.tables`. Excludes partitions, temporary, unlogged and system tables, and our own schema."""
@@ -312,6 +336,11 @@ class PostgresSource:
             whole = _needed_whole(connection, tables, needs, all_of_them=is_written)
             return tuple(finding for table in tables for finding in identity_findings(table, path, whole))
 
+    def captures_ddl(self, topology: str) -> bool:
+        """See `SourceDatabase.captures_ddl`."""
+        with translated("reading the publication"):
+            return is_published(self._session(), self._name(topology))
+
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: the tables that the publication names."""
         with translated("reading the publication"):
@@ -376,11 +405,14 @@ class PostgresSource:
             connection = self._session()
             name = self._name(topology)
             tables = select_tables(connection, rules)
-            steps = [
-                *publication_steps(connection, name, tables, has_admin=self._has_admin),
-                slot_step(connection, name),
-            ]
-            return tuple(steps)
+            log = log_tables(connection, rules)
+            published = publication_steps(connection, name, tables, further=log, has_admin=self._has_admin)
+            if log:
+                steps = [install_step(connection), *published, watch_step(connection, ddl_tables(rules, tables))]
+            else:
+                removal = removal_step(connection, name)
+                steps = [*published, *([removal] if removal else [])]
+            return (*steps, slot_step(connection, name))
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.prepare`. Creating a slot waits for every running transaction.
@@ -398,19 +430,22 @@ class PostgresSource:
             # Changes made meanwhile are not sent: neither a missing nor an altered publication is repaired silently.
             with translated("asking for the publication"):
                 publication_found(self._session(), self._name(topology))
-        if self._has_admin and steps[0].statement.startswith("CREATE") and not steps[0].is_done:
-            raise DatabaseError(f"site {self._site}: there is no publication {self._name(topology)}", hint=AS_ADMIN)
-        statements = [step.statement for step in (steps[-1:] if self._has_admin else steps) if not step.is_done]
+        if self._has_admin:
+            self._check_admins_work(topology, rules, steps)
+            steps = steps[-1:]
+        due = [step for step in steps if not step.is_done]
+        expected = (*_PREPARED_TWICE, *_INSTALLED_TWICE) if takes_ddl(rules) else _PREPARED_TWICE
         with own_ddl(self._dsn, self._site), translated("preparing the source"):
             connection = self._session()
-            for statement in statements:
+            for step in due:
+                sent = step.sent if isinstance(step, DdlStep) else step.statement
                 # No session queues behind the creation of a slot, so it may wait; every new attempt would wait for more
                 # transactions.
-                limit = "0" if statement.startswith(MAKES_SLOT) else _LOCK_TIMEOUT
+                limit = "0" if sent.startswith(MAKES_SLOT) else _LOCK_TIMEOUT
                 connection.execute(f"SET lock_timeout = '{limit}'")
                 try:
-                    connection.execute(statement)
-                except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedObject) as error:
+                    connection.execute(sent.encode())
+                except expected as error:
                     raise DatabaseUnavailable(
                         f"another session prepares the source, too: {error.diag.message_primary}",
                         sqlstate=str(error.sqlstate),
@@ -418,7 +453,21 @@ class PostgresSource:
                 finally:
                     with contextlib.suppress(psycopg.Error):
                         connection.execute("SET lock_timeout = 0")
-        return tuple(statements)
+        return tuple(step.statement for step in due)
+
+    def _check_admins_work(self, topology: str, rules: Sequence[object], steps: Sequence[PlannedStatement]) -> None:
+        """Refuse to go on without what the administrator creates.
+
+        Raises:
+            DatabaseError: the publication does not exist; or nothing records DDL, and a rule takes it.
+        """
+        name = self._name(topology)
+        if any(step.statement.startswith("CREATE PUBLICATION") and not step.is_done for step in steps):
+            raise DatabaseError(f"site {self._site}: there is no publication {name}", hint=AS_ADMIN)
+        with translated("asking whether DDL is recorded"):
+            connection = self._session()
+            if takes_ddl(rules) and not (is_installed(connection) and is_published(connection, name)):
+                raise DatabaseError(f"site {self._site}: DDL is not recorded", hint=AS_ADMIN)
 
     def remove(self, topology: str) -> tuple[str, ...]:
         """See `SourceDatabase.remove`. Ends the session that still reads the slot."""
@@ -436,6 +485,11 @@ class PostgresSource:
                 with own_ddl(self._dsn, self._site), translated(statement):
                     connection.execute(statement.encode())
                 statements.append(statement)
+            removal = None if self._has_admin else removal_step(connection, name)
+            if removal is not None:
+                with own_ddl(self._dsn, self._site), translated(removal.statement):
+                    connection.execute(removal.sent.encode())
+                statements.append(removal.statement)
         return (*statements, *([LEFT_TO_ADMIN] if has_publication and self._has_admin else []))
 
     def _drop_slot(self, connection: psycopg.Connection[Any], name: str) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import quote
+from headrace.databases.postgres.source.ddl_capture import DDL_PLAN, takes_ddl
 from headrace.databases.postgres.source.log_stream.slot import slot_statement
 from headrace.databases.postgres.source.publication import TABLE_LOCK, publication_options
 from headrace.rules.rule import Rule, RuleSet
@@ -48,7 +49,9 @@ def plan_unseen_source(
     name = slot_name(topology, site)
     wanted = ", ".join(dict.fromkeys(_pattern(rule) for rule_set in rules for rule in rule_set.include or (Rule(),)))
     options = publication_options(version * 10000)
+    install, watch = ((step,) for step in DDL_PLAN) if takes_ddl(rules) else ((), ())
     return (
+        *install,
         PlannedStatement(
             statement=f"CREATE PUBLICATION {quote(name)} FOR TABLE <each table like {wanted}> WITH ({options})",
             effect="names the captured tables to the log decoder",
@@ -57,6 +60,7 @@ def plan_unseen_source(
                 "UPDATE and DELETE on a captured table without a primary key, unless its REPLICA IDENTITY is FULL",
             ),
         ),
+        *watch,
         PlannedStatement(
             statement=slot_statement(name, has_failover=version >= 17),
             effect="makes the server keep its log until Headrace has written it to its own redo log",

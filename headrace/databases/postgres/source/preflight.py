@@ -32,6 +32,7 @@ from headrace.databases.postgres.event_triggers import (
 )
 from headrace.databases.postgres.role_makers import role_maker_findings
 from headrace.databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
+from headrace.databases.postgres.source.ddl_capture import ddl_findings, superuser_findings, takes_ddl
 from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.left_out import Relation, large_object_findings, left_out_findings, not_captured
 from headrace.databases.postgres.versions import version_findings
@@ -109,6 +110,8 @@ def preflight_source(
         *role_maker_findings(connection, path),
         *event_trigger_findings(connection, path, SOURCE_TAGS),
         *(() if has_admin else trial_findings(connection, path, SOURCE_TRIALS)),
+        *(superuser_findings(connection, path, is_admin=False) if takes_ddl(rules) and not has_admin else ()),
+        *ddl_findings(connection, path, rules, tables),
         *_rule_findings(rules, tables, table_names(connection), relations, path),
         *left_out_findings(relations, rules, path),
         *large_object_findings(connection, tables, path),

@@ -114,7 +114,12 @@ def publication_options(version: int) -> str:
 
 
 def publication_steps(
-    connection: psycopg.Connection[Any], name: str, tables: Sequence[CatalogTable], *, has_admin: bool = False
+    connection: psycopg.Connection[Any],
+    name: str,
+    tables: Sequence[CatalogTable],
+    *,
+    further: Sequence[CatalogTable] = (),
+    has_admin: bool = False,
 ) -> list[PlannedStatement]:
     """Return the statements that create the publication, or adapt it to these tables and our options.
 
@@ -123,7 +128,8 @@ def publication_steps(
     Args:
         connection: to the source.
         name: of the publication.
-        tables: tables that it should name.
+        tables: captured tables, which it should name.
+        further: others that it should name, too.
         has_admin: another role than the connection's runs the statements.
 
     Raises:
@@ -131,7 +137,7 @@ def publication_steps(
     """
     has_generated = bool(logged_generated(connection.info.server_version))
     options = publication_options(connection.info.server_version)
-    wanted = {table.number: table for table in tables}
+    wanted = {table.number: table for table in (*tables, *further)}
     row = connection.execute(
         "SELECT puballtables, pubinsert AND pubupdate AND pubdelete AND pubtruncate AND NOT pubviaroot"
         + (" AND pubgencols = 's'" if has_generated else "")
@@ -142,7 +148,7 @@ def publication_steps(
     if row is None:
         listed = f" FOR TABLE {_listed(wanted.values())}" if wanted else ""
         statement = f"CREATE PUBLICATION {quote(name)}{listed} WITH ({options})"
-        effect = f"names the {len(wanted)} captured tables to the log decoder"
+        effect = f"names the {len(tables)} captured tables to the log decoder"
         return [PlannedStatement(statement=statement, effect=effect, lock=TABLE_LOCK if wanted else "", breaks=breaks)]
     if row[0]:
         raise DatabaseError(
@@ -170,7 +176,7 @@ def publication_steps(
         steps.append(PlannedStatement(statement=statement, effect="stops capturing tables", lock=TABLE_LOCK))
     if not steps:
         statement = f"CREATE PUBLICATION {quote(name)}"
-        effect = f"names the {len(wanted)} captured tables to the log decoder"
+        effect = f"names the {len(tables)} captured tables to the log decoder"
         steps.append(PlannedStatement(statement=statement, effect=effect, breaks=breaks, is_done=True))
     return steps
 

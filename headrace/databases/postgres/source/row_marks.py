@@ -58,6 +58,7 @@ JOIN pg_catalog.pg_database d ON d.datname = current_database()
 JOIN pg_catalog.pg_publication p ON p.pubname = %s
 JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
 JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace AND n.nspname <> 'headrace_ddl'
 """
 
 _PARTS = """

@@ -274,6 +274,8 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
     assert {view.name for view in VIEWS} - set(views) == {
         "dba_apply_error_edits",
         "dba_apply_conflict_history",
+        "dba_apply_ddl",
+        "dba_ddl_not_applied",
         "dba_apply_instantiated_objects",
     }
     other = {"observed_time", "apply_time", "servers"}  # of the driver's own view

@@ -85,3 +85,12 @@ def test_tables_missing_from_the_log_are_named_once_with_the_command(
     assert finish_as_admin(spec, told=told) == ()
     one.is_away = True
     assert finish_as_admin(spec) == (), "the site's own status reports its absence"
+
+
+def test_ddl_is_recorded_no_longer_when_no_rule_takes_it(spec: TopologySpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = AdministeredSource(["t"], ["t"]), AdministeredSource(["u"], ["u"])
+    one.has_ddl = two.is_admin_away = True
+    administer(monkeypatch, {"one": one, "two": two})
+    record(spec, {"one": ["t"], "two": ["u"]})
+    assert finish_as_admin(spec) == (), "nothing is to do at the other source, and its administrator is not asked"
+    assert not one.has_ddl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
@@ -12,6 +13,8 @@ from headrace.base.errors import ConfigError, DatabaseUnavailable, LogGone, Prot
 from headrace.databases.memory.log import MemoryLogDecoder
 from headrace.databases.memory.source import MemorySource
 from headrace.databases.ports import DecodedChunk
+from headrace.lcr.ddl import DDL_LOG, DdlChange, ddl_of
+from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.scn import FIRST_SCN, Scn
 from tests.support.histories.workloads import Workload
 from tests.support.redo.redo_logs import committed
@@ -88,11 +91,13 @@ def test_confirmed_log_is_gone():
     assert source.open_stream("t", FIRST_SCN).start_scn == source.log[10].commit_scn
 
 
-def test_rollback_leaves_tables_and_log_unchanged():
+@pytest.mark.parametrize("ddl", [False, True])
+def test_rollback_leaves_tables_and_log_unchanged(ddl):
     source = busy(3)
     before, length = source.open_snapshot("t").rows, len(source.log)
     workload = Workload.__new__(Workload)
-    workload.__dict__.update(source=source, random=random.Random(9), _number=10_000, keyed=["hr.keyed", "hr.full"])
+    workload.__dict__.update(source=source, random=random.Random(9), keyed=["hr.keyed", "hr.full"])
+    workload.__dict__.update(ddl=ddl, _number=10_000, _columns=10_000)
 
     def fail() -> None:
         with source.transaction() as transaction:
@@ -165,3 +170,79 @@ def test_keys_are_unique_and_rows_must_exist():
             with pytest.raises(ConfigError):
                 wrong()
     assert source.rows("s.t") == ((b"1",), (b"2",))
+
+
+# --------------------------------------------------------------------------- DDL
+
+
+def keyed() -> MemorySource:
+    source = MemorySource()
+    source.create_table("s.t", ["id", "a"], key=["id"])
+    with source.transaction() as transaction:
+        transaction.insert("s.t", id="1", a="x")
+    return source
+
+
+def recorded(source: MemorySource) -> list[DdlChange]:
+    """Return the records of DDL in the log."""
+    rows = [change.new for each in source.log for change in each.changes if change.version.owner == DDL_LOG.owner]
+    found = [ddl_of(row[-1]) for row in rows if row is not None]
+    return [change for change in found if change is not None]
+
+
+def test_columns_are_added_renamed_and_dropped_with_their_values():
+    source = keyed()
+    source.add_column("s.t", "b", "old")
+    source.rename_column("s.t", "b", "c")
+    assert source.rows("s.t") == ((b"1", b"x", b"old"),)
+    source.drop_column("s.t", "a")
+    assert source.rows("s.t") == ((b"1", b"old"),)
+    assert [column.name for column in source.table("s.t").version.columns] == ["id", "c"]
+    assert recorded(source) == []
+    assert source.dictionary_build().tables[-1].owner == "s"
+
+
+def test_record_of_ddl_has_the_structures_and_what_is_gone():
+    source = keyed()
+    source.add_column("s.t", "b", "old", ddl=True)
+    source.rename_column("s.t", "a", "c", ddl=True)
+    source.drop_column("s.t", "b", ddl=True)
+    source.add_column("s.t", "b", ddl=True)
+    records = [DdlRecord.of(change.content) for change in recorded(source)]
+    assert [record.delta.added[0].name for record in records if record.delta.added] == ["b", "b"]
+    assert [pair.after.name for record in records for pair in record.delta.renamed] == ["c"]
+    assert [part.name for record in records for part in (*record.delta.dropped, *record.gone)] == ["b", "b"]
+    assert [dict(record.older) for record in records] == [{"b": "old"}, {}, {}, {"b": None}]
+    assert [part.number for record in records for part in record.delta.added] == [3, 4]
+    assert {(record.relation, record.is_known, record.version) for record in records} == {(16384, True, 1)}
+    assert source.dictionary_build().tables[-1].stored_name == DDL_LOG.name
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_ddl_is_undone_with_its_transaction_or_to_a_savepoint(is_whole):
+    source = keyed()
+    with contextlib.suppress(ZeroDivisionError), source.transaction() as transaction:
+        transaction.insert("s.t", id="2")
+        with contextlib.nullcontext() if is_whole else transaction.rolled_back():
+            transaction.add_column("s.t", "b", "old")
+            transaction.insert("s.t", id="3", b="new")
+            transaction.drop_column("s.t", "a")
+            transaction.delete("s.t", {"id": "1"})
+        transaction.insert("s.t", id="4")
+        if is_whole:
+            raise ZeroDivisionError
+    assert source.rows("s.t") == ((b"1", b"x"), *(() if is_whole else ((b"2", None), (b"4", None))))
+    assert recorded(source) == []
+    source.add_column("s.t", "b", ddl=True)
+    assert [part.number for part in DdlRecord.of(recorded(source)[0].content).delta.added] == [3]
+
+
+@pytest.mark.parametrize(
+    ("method", "columns"), [("drop_column", ["id"]), ("drop_column", ["z"]), ("rename_column", ["a", "id"])]
+)
+def test_impossible_change_of_columns_is_refused_and_changes_nothing(method, columns):
+    source = keyed()
+    with pytest.raises(ConfigError), source.transaction() as transaction:
+        getattr(transaction, method)("s.t", *columns)
+    assert source.rows("s.t") == ((b"1", b"x"),)
+    assert recorded(source) == []

@@ -4,8 +4,9 @@ import pytest
 
 from headrace.commands import error_deletion
 from headrace.commands.error_deletion import delete_together
-from headrace.commands.error_queue import _line
+from headrace.commands.error_queue import _line, _lines, _shown_ddl
 from headrace.console.output import Output
+from tests.support.values.ddl_changes import ddl_change
 
 ERROR = {
     "number": 3,
@@ -27,6 +28,16 @@ ERROR = {
 def test_message_of_several_lines_is_one_line_only_in_a_list() -> None:
     assert _line(ERROR, is_short=True).endswith(": own:run failed: first line second line")
     assert _line(ERROR).endswith(": own:run failed: first line\nsecond line")
+
+
+def test_ddl_lcr_is_shown_with_the_text_of_its_statement() -> None:
+    change = ddl_change(query="ALTER TABLE jobs\nADD v integer")
+    assert list(_lines(_shown_ddl(change, 4), {**ERROR, "failed_position": 5})) == [
+        "  4: ALTER TABLE hr.jobs",
+        "      ALTER TABLE jobs",
+        "      ADD v integer",
+    ]
+    assert next(_lines(_shown_ddl(change, 4), {**ERROR, "failed_position": 4})) == "> 4: ALTER TABLE hr.jobs"
 
 
 def test_outcome_of_a_deletion_is_one_line(capsys) -> None:

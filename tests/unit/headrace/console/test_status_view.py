@@ -74,6 +74,10 @@ PASSES = {
     ),
     "rule without a table": component("ENABLED", "capture:c", unmatched_rules=["hr.x"]),
     "definition without a table": component("APPLYING", missing_tables=["hr.x"]),
+    "DDL that is not replicated": component("IDLE", source="a", counters={"ddl_not_applied": 2}),
+    "DDL that was not recorded": component(
+        "ENABLED", "capture:c", source="a", ddl_failed_total=1, last_failed_ddl="ALTER TABLE (42501)"
+    ),
 }
 
 
@@ -81,6 +85,17 @@ PASSES = {
 def test_problem_that_holds_up_nothing_is_shown_as_not_stuck(facts: ComponentStatus):
     (note,) = notes(overview(facts))
     assert not note.is_stuck
+
+
+def test_ddl_that_did_not_arrive_is_counted_and_says_where_it_is_listed():
+    (applied,) = notes(overview(PASSES["DDL that is not replicated"]))
+    assert applied.problem.startswith("2 DDL statements of a not applied since its driver began")
+    assert applied.fix.startswith("headrace.dba_ddl_not_applied at its site has each one and the reason")
+    (recorded,) = notes(overview(PASSES["DDL that was not recorded"]))
+    assert recorded.problem == (
+        "1 DDL statement of a could not be recorded: no destination gets what changed; the last one: ALTER TABLE (42501)"
+    )
+    assert notes(overview(component("IDLE", source="a", counters={"ddl_not_applied": 0}))) == []
 
 
 def test_statement_that_fixes_the_problem_is_shown_once():
@@ -141,6 +156,8 @@ FINE = {
     "tables that the first up is about to capture": component(
         "WAITING FOR PREPARATION", "site:a", uncaptured_tables=["hr.new"], is_prepared=False
     ),
+    "DDL that is not replicated": component("IDLE", source="a", counters={"ddl_not_applied": 2}),
+    "DDL that was not recorded": component("ENABLED", "capture:c", source="a", ddl_failed_total=1),
     "no errors any more": component("IDLE", errors=0, problem="", last_error=ERROR),
     "copying": component(
         "INITIALIZING", instantiation=[{"owner": "hr", "name": "jobs", "state": "COPYING", "rows": 7, "problem": ""}]

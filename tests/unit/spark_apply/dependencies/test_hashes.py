@@ -18,13 +18,21 @@ from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.lcr.batch import Command, OldImage
 from headrace.rules.user_code.handlers import EXECUTE_TRUE, DmlHandler, ErrorHandler, HandlerRules, HandlerStatement
 from headrace.rules.user_code.source import UserFunction
-from spark_apply.dependencies.hashes import DependencyTracker, KeyHashes, hash_batch, held_transactions, stored_hashes
+from spark_apply.dependencies.hashes import (
+    DependencyTracker,
+    KeyHashes,
+    hash_batch,
+    held_transactions,
+    stored_hashes,
+    table_hashes,
+)
 from spark_apply.dependencies.holds import ErrorHolds, bounded_hashes
 from spark_apply.keys.equality import Equality
 from spark_apply.keys.hash_kernels import hash_values
 from spark_apply.tables.fits import TableFits
 from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
 from tests.support.session.seeds import scaled
+from tests.support.values.ddl_changes import ddl_batch, ddl_change, structure
 
 
 def hashes_of(values: list[bytes], equality: Equality) -> list[int]:
@@ -373,3 +381,54 @@ def test_transaction_waits_for_the_last_error_transaction_it_depends_on() -> Non
     found = hashes([insert(KEYED, key(1), b"x"), insert(KEYED, key(2), b"x")])
     one, two = (stored_hashes(hashes([insert(KEYED, key(k), b"")]).of(0)) for k in (1, 2))
     assert ErrorHolds([(5, two), (3, one)]).held(found)[0].depends_on == 5
+
+
+# --------------------------------------------------------------------------- DDL
+
+
+def not_described(version: object) -> Any:
+    raise AssertionError(f"only the session that changes {version} sees it as it will be")
+
+
+ALTERED = hash_batch(
+    ddl_batch(ddl_change(structure(owner="public", name="plain"), structure(owner="public", name="plain"))),
+    not_described,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "depends"),
+    [
+        (insert(KEYED, key(1), b"x"), True),
+        (update(KEYED, (key(1), b"x"), (key(1), b"y")), True),
+        (Change(KEYED, Command.TRUNCATE), True),
+        (insert(TWICE, key(1), b"x"), False),
+        (insert(KEYLESS, b"a", b"b"), False),
+    ],
+)
+def test_ddl_waits_for_changes_of_its_table_and_they_for_it(change: Change, depends: bool) -> None:
+    found = hashes([change])
+    for earlier, later in ((found, ALTERED), (ALTERED, found)):
+        tracker = DependencyTracker()
+        tracker.add(1, earlier.of(0), [])
+        assert (tracker.add(2, later.of(0), [1]) == {1}) is depends
+        holds = ErrorHolds([(7, earlier.stored())])
+        assert bool(holds.held(later)) is depends
+        holds.add(8, later.stored())
+        assert (holds.blocker(8) == 7) is depends
+
+
+def test_rows_behind_a_ddl_use_their_tables_as_far_as_names_tell() -> None:
+    made = batch_of(
+        [
+            Transaction(1, [insert(KEYED, key(1), b"x"), insert(TWICE, key(1), b"x"), insert(KEYED, key(2), b"x")]),
+            Transaction(2, [Change(KEYLESS, Command.TRUNCATE)]),
+            Transaction(3, []),
+        ],
+        0,
+    )
+    found = table_hashes(made)
+    assert [found.of(number).shape[0] for number in range(3)] == [2, 1, 0]
+    others = hashes([insert(KEYED, key(9), b"x")], [insert(TWICE, key(9), b"x")], [insert(KEYLESS, b"a", b"b")])
+    holds = ErrorHolds([(1, found.part(0, 1).stored()), (2, found.part(1, 2).stored())])
+    assert [(held.transaction, held.depends_on) for held in holds.held(others)] == [(0, 1), (1, 1), (2, 2)]

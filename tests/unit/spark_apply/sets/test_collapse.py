@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.base.errors import DataError
+from headrace.base.errors import BugError, DataError
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore
 from headrace.lcr.batch import Command, LcrBatch, OldImage
 from headrace.lcr.values import ABSENT, NULL, ColumnValues
-from spark_apply.sets.collapse import plan_sets
+from spark_apply.sets.collapse import plan_resolvable, plan_rows, plan_sets
 from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.sets.conflicts import apply_rows, execute_steps
 from spark_apply.sets.resolution import DIFFERS, Resolution
 from spark_apply.sets.steps import ExpectedWrite, TruncateTables
 from spark_apply.tables.fits import TableFits
 from tests.support.histories.apply_history import TABLES, Change, Reference, Source, Table, Transaction, batch_of
+from tests.support.values.ddl_changes import ddl_batch
 
 PLAIN = Table(11, "plain", ("id", "v", "big"), OldImage.KEY)
 FULL = Table(12, "full", ("id", "v", "w"), OldImage.FULL)
@@ -340,3 +341,17 @@ def test_row_by_row_application_equals_the_reference_and_fails_alike(seed: int) 
         }
         assert failure.readable
         assert np.all([b"=" in text.encode() or text.startswith(DIFFERS) for text in failure.readable])
+
+
+def test_ddl_lcr_is_never_planned_as_rows() -> None:
+    """It has no rows in any group: each plan would pass over it without an error."""
+    found = Destination()
+    batch, fit_of = ddl_batch(), found.fits.fit
+    for plan in (
+        lambda: plan_sets([batch], fit_of),
+        lambda: plan_resolvable([batch], fit_of),
+        lambda: list(plan_rows(batch, fit_of)),
+        lambda: apply_rows(found.session, batch, fit_of, without_handlers(), numbers=[]),
+    ):
+        with pytest.raises(BugError, match="DDL LCR"):
+            plan()

@@ -132,6 +132,27 @@ def test_an_added_table_restarts_the_apply_process_that_gets_it(tmp_path):
     }
 
 
+def test_ddl_restarts_the_apply_process_that_gets_it(tmp_path):
+    with_ddl = TWO_SITES.replace("[dbs2, dbs3]", "[dbs2, dbs3], ddl: true")
+    expected = {
+        "site:dbs1": "takes over",
+        "capture:capture_dbs1": "takes over",
+        "apply:apply_from_dbs1_at_dbs2": "restarts",
+        "apply:apply_from_dbs1_at_dbs3": "restarts",
+    }
+    assert edit(tmp_path, TWO_SITES, with_ddl) == edit(tmp_path, with_ddl, TWO_SITES) == expected
+
+
+def test_ddl_for_another_destination_leaves_an_apply_untouched(tmp_path):
+    other = "{tables: [hr.a], from: dbs1, to: [dbs3]}"
+    before, after = (
+        ONE.replace("dbs2]}]", f"dbs2]}}, {text}]") for text in (other, other.replace("}", ", ddl: true}"))
+    )
+    touched = edit(tmp_path, before, after)
+    assert touched["apply:apply_from_dbs1_at_dbs3"] == "restarts"
+    assert "apply:apply_from_dbs1_at_dbs2" not in touched
+
+
 def test_table_for_another_destination_leaves_an_apply_untouched(tmp_path):
     """More is captured, so the propagation to the first destination gets rules; its apply gets the same changes."""
     touched = edit(tmp_path, ONE, ONE_MORE_FOR_ANOTHER)

@@ -287,8 +287,9 @@ REPLICATE_PROBLEMS = {
     " you mean 'spokes'?",
     "{schemas: [hr], hub: dbs1, spokes: [{spokes: [dbs3]}]}": ".spokes[0].site: is missing: add it",
     "{schemas: [hr], hub: dbs1, spokes: [7]}": ".spokes[0]: 7 is not a mapping of keys to values: write {key: value}",
-    "{schemas: [hr], from: dbs1, to: [dbs2], ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out,"
-    " and run DDL at every site",
+    "{schemas: [hr], from: dbs1, to: [dbs2], ddl: 'yes'}": ".ddl: 'yes' is not true or false: write true or false",
+    "{schemas: [hr], between: [dbs1, dbs2], ddl: true}": ": ddl: true goes one way so far, and this entry has between:"
+    " leave out ddl, and run DDL at every site; or write from: SITE and to: [SITE]",
     "{schemas: [hr], from: dbs1, to: dbs2}": ".to: 'dbs2' is not a list: write [one, two]",
     "{schemas: [hr], from: dbs1, to: [dbs1]}": ".to[0]: replicates dbs1 to itself: name another site",
     "{schemas: [hr], from: dbs1, to: [relay]}": ".to[0]: site relay has no database: name another site, or give relay a"
@@ -315,7 +316,8 @@ RULE_PROBLEMS = {
     "{table: hr.t, schema: hr}": ": names no object, or more than one: write one of table, schema, global, or a condition"
     " that names it",
     "{global: false}": ": global: false has no meaning: write global: true, or a table or schema",
-    "{schema: hr, ddl: true}": ".ddl: ddl: true is known but not yet built: leave it out, and run DDL at every site",
+    "{schema: hr, ddl: true}": ".ddl: ddl: true is for whole tables that go one way, and a rule can take a part of them:"
+    " write it in an entry of replicate: {tables: [...], from: SITE, to: [SITE], ddl: true}",
     "{schema: hr, dml: false}": ": takes neither dml nor ddl: leave out dml: false, or the whole rule",
     "{schema: hr, tagged: 'no'}": ".tagged: 'no' is not true or false: write true or false",
     "{schema: hr, tagged: true, tags: ['00']}": ": says more than once which tags it takes: keep one of tagged, tags,"
@@ -491,7 +493,7 @@ def test_unsupported_key_hides_no_other_problem_of_its_entry(tmp_path):
     text = text.replace("source: dbs1, queue: q_dbs1,", "source: dbs7, parallelism: 5, queue: q_9,")
     text = text.replace("to: q_dbs2}", "to: q_8, split_threshold: 5}")
     text = text.replace("queue: q_dbs2}", "queue: q_dbs2, mode: direct, parallelism: 0}")
-    text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: true}"
+    text += "replicate:\n  - {schemas: [hr], from: dbs1, to: [dbs6], ddl: 1}"
     assert [found.partition(" (line")[0] for found in problems(tmp_path, text)] == [
         "queues.q_dbs2.kind",
         "queues.q_dbs2.memory",

@@ -32,7 +32,15 @@ __all__ = ["may_use_schema", "remove_origins", "remove_rows"]
 
 _TABLES = ("apply_session", "apply_epoch", "apply_progress", "apply_process", "instantiation")
 _PARTS = ("apply_error_part", "apply_error_key", "apply_error_original")
-_LATER = ("conflict_history", "apply_error_edit", "apply_state", "handler_call", "row_mark")
+_LATER = (
+    "conflict_history",
+    "apply_error_edit",
+    "apply_state",
+    "handler_call",
+    "row_mark",
+    "ddl_history",
+    "ddl_skip",
+)
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 # for other log streams to pass this topology's changes, and for ending backends to release their origins
 _WAIT_S = 10.0

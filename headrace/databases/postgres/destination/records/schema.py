@@ -29,6 +29,8 @@ The tables
                       OID of the table here, `recorded_in` the OID of this table when that was recorded.
     row_mark          The source catalog's state of an instantiated table when its rows were copied, kept or found equal
                       (`headrace.databases.ports.row_marks`).
+    ddl_history       What became of each DDL change, written in its transaction; the writer trims it.
+    ddl_skip          An operator's wish not to apply a DDL change; the transaction that leaves it out deletes the row.
 
 The views `dba_*` and `v_streams_*` are for users and have the manuals' names and columns; `views` defines them.
 
@@ -297,6 +299,23 @@ _VERSION_18 = (
 )""",
 )
 
+# `position` is the place of the DDL LCR in its transaction, from 0; the views count from 1.
+_VERSION_20 = (
+    """CREATE TABLE headrace.ddl_history (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topology text NOT NULL, apply text NOT NULL, source text NOT NULL, transaction_id bigint NOT NULL,
+    order_scn bigint NOT NULL, "position" bigint NOT NULL, command text NOT NULL, owner text NOT NULL, name text NOT NULL,
+    ddl_text text NOT NULL, statements text[] NOT NULL, outcome text NOT NULL, reason text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)""",
+    "CREATE INDEX ddl_history_process ON headrace.ddl_history (topology, apply, number)",
+    """CREATE TABLE headrace.ddl_skip (
+    topology text NOT NULL, apply text NOT NULL, order_scn bigint NOT NULL, "position" bigint NOT NULL,
+    PRIMARY KEY (topology, apply, order_scn, "position")
+)""",
+    *view_statements(20),
+)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1,
     _VERSION_2,
@@ -317,6 +336,7 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_17,
     _VERSION_18,
     QUOTED_SCHEMA,
+    _VERSION_20,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

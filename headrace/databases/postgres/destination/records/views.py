@@ -58,6 +58,18 @@ def _text(path: str, kind: str = "") -> str:
     return f"({found})::{kind}" if kind else found
 
 
+_DDL = {
+    "apply_name": "d.apply",
+    "ddl_number": "d.number",
+    "source_database": "d.source",
+    "source_transaction_id": "d.transaction_id",
+    "message_number": 'd."position" + 1',
+    "command_type": "d.command",
+    "object_owner": "d.owner",
+    "object_name": "d.name",
+    "apply_time": "d.applied_at",
+}
+
 _MADE: dict[str, _Made] = {
     "dba_apply": _Made(
         _STATE,
@@ -204,6 +216,13 @@ _MADE: dict[str, _Made] = {
         },
         is_replaced=True,
         since=15,
+    ),
+    "dba_apply_ddl": _Made("headrace.ddl_history d ORDER BY d.number", of="d", expressions=_DDL, since=20),
+    "dba_ddl_not_applied": _Made(
+        "headrace.ddl_history d WHERE d.outcome IN ('NOT APPLIED', 'SKIPPED') ORDER BY d.number",
+        of="d",
+        expressions=_DDL,
+        since=20,
     ),
     "dba_apply_instantiated_objects": _Made(
         "headrace.instantiation i",

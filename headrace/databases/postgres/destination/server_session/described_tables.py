@@ -53,6 +53,7 @@ class DescribedTables:
         self._settings, self._transaction = settings, transaction
         self._tables: dict[tuple[str, str], CatalogTable] = {}
         self._checked: set[tuple[str, str]] = set()  # tables that still have the described form, and are locked
+        self._is_changed = False  # the transaction changes tables
 
     # ------------------------------------------------------------------ descriptions
 
@@ -81,6 +82,27 @@ class DescribedTables:
 
     def _forget(self, owner: str, name: str) -> None:
         self._tables.pop((owner, name), None)
+        self._transaction.pipeline.forget()
+
+    def begun(self) -> None:
+        """Note that a transaction begins."""
+        self._is_changed = False
+        self.unlocked()
+
+    def changed(self) -> None:
+        """Forget all descriptions, because the transaction changes a table; those of others may have names of it."""
+        self._is_changed = True
+        self._forget_all()
+
+    def undone(self) -> None:
+        """Forget descriptions from behind a change of a table, after a rollback: of the transaction, or of a part."""
+        self.unlocked()
+        if self._is_changed:
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._tables.clear()
+        self._checked.clear()
         self._transaction.pipeline.forget()
 
     def missing_alter(self, version: TableVersion) -> str:

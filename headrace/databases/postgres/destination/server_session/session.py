@@ -11,18 +11,21 @@ Objects, each with its own part of the state
     DescribedTables       the tables, and checks that their descriptions are up to date
     WritePlans            statements by form of write, and the types they need
     SetWriter             sends the writes
+    TableChanges          changes tables as DDL LCRs say
     SessionTimes          latest_timestamp: times that the session knows and notes
     RowFinder             reads the rows that conflict with a write
     UsersSql              handlers, roles and triggers, guarded by SessionGuard
     ForeignKeysAtCommit   the check of foreign keys that the server does not do
     ServerProgress        the server's row in headrace.apply_progress
+    CommitLabels          labels of tracked transactions
 
 Durable when
     COMMIT was answered, with the log on disk whatever `synchronous_commit` the server, the role or the database has
     (`fencing.commit_durably`). A session that was opened with `is_lazy` does not wait for the disk when it commits only
     rows: these are durable when the server's flushed position has passed them (`DestinationDatabase.log_positions`). A
     crash before that loses rows and progress together. The session always waits for commits that an operator or other
-    processes see: transactions that write or take error transactions, and everything other than `commit`.
+    processes see: transactions that write or take error transactions or change tables, and everything other than
+    `commit`.
 
     `commit` moves the server's row in headrace.apply_progress by compare-and-set (epoch, sequence) in the transaction
     of the data. Of two sessions that both believe to be the same server, at most one commits; after a newer epoch, no
@@ -52,6 +55,8 @@ import psycopg
 from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError
 from headrace.databases.ports import (
     ConflictRecord,
+    DdlOutcome,
+    DdlPlace,
     DestinationTable,
     ErrorTransaction,
     HandlerSql,
@@ -79,6 +84,7 @@ from headrace.databases.postgres.destination.fencing import (
 from headrace.databases.postgres.destination.records.conflict_history import record_conflicts
 from headrace.databases.postgres.destination.records.error_queue import delete_errors, put_error, take_errors
 from headrace.databases.postgres.destination.row_times.lost_times import sample_times
+from headrace.databases.postgres.destination.server_session.commit_labels import CommitLabels
 from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
 from headrace.databases.postgres.destination.server_session.foreign_keys_at_commit import ForeignKeysAtCommit
 from headrace.databases.postgres.destination.server_session.kept_session import KEPT, SETTLE, SessionGuard
@@ -86,6 +92,7 @@ from headrace.databases.postgres.destination.server_session.row_finder import Ro
 from headrace.databases.postgres.destination.server_session.server_progress import ServerProgress
 from headrace.databases.postgres.destination.server_session.session_times import SessionTimes
 from headrace.databases.postgres.destination.server_session.set_writer import SetWriter
+from headrace.databases.postgres.destination.server_session.table_changes import TableChanges
 from headrace.databases.postgres.destination.server_session.transaction import LOCK_TIMEOUT_MS, SessionTransaction
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW, UsersSql
 from headrace.databases.postgres.destination.server_session.write_plans import WritePlans
@@ -94,12 +101,13 @@ from headrace.databases.postgres.destination.writing.write_errors import raise_r
 from headrace.databases.postgres.pipeline import Statement
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import Scn
-from headrace.lcr.tracking import TRACK_PREFIX
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from headrace.lcr.ddl import DdlChange
 
 __all__ = ["PostgresSession"]
 
@@ -117,13 +125,6 @@ _SETTINGS = {
 
 _DIVISION_BY_ZERO = "22012"
 _UNTRANSLATABLE = "22P05"
-
-# Sent as bytes: this database's encoding may lack a character of the source's, and a label must not make data fail.
-_LABEL = f"SELECT pg_catalog.pg_logical_emit_message(true, '{TRACK_PREFIX}', $1::bytea)"
-_MAY_LABEL = (
-    "SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE')) FROM pg_catalog.pg_proc"
-    " WHERE proname = 'pg_logical_emit_message'"
-)
 
 
 class PostgresSession:
@@ -166,6 +167,7 @@ class PostgresSession:
             self._progress = ServerProgress(connection, self._identity, may_stamp=may_stamp)
             self._times = times = SessionTimes(self._identity, transaction, tables, self._progress)
             self._finder = RowFinder(transaction, tables, plans, times)
+            self._labels = CommitLabels(transaction)
             self._users_sql = UsersSql(transaction, tables, plans)
             self._foreign_keys = ForeignKeysAtCommit(
                 self._settings,
@@ -183,8 +185,9 @@ class PostgresSession:
                 users_sql=self._users_sql,
                 foreign_keys=self._foreign_keys.noted,
             )
+            parts = (tables, self._users_sql, self._foreign_keys)
+            self._table_changes = TableChanges(self._identity, transaction, *parts)
             self._waits_for_disk = False  # the open transaction has data that an operator sees
-            self._writes_labels: bool | None = None  # None: not queried yet
         except BaseException:
             connection.close()
             raise
@@ -222,7 +225,7 @@ class PostgresSession:
         self._transaction.begin()
         self._waits_for_disk = False
         self._forget_transaction()
-        self._tables.unlocked()
+        self._tables.begun()
 
     def savepoint(self) -> None:
         """Set or move the savepoint. It is sent with the next statement."""
@@ -250,7 +253,7 @@ class PostgresSession:
         """Undo the transaction; idempotent."""
         self._transaction.rollback()
         self._forget_transaction()
-        self._plans.undone()
+        self._forget_undone()
         if self._transaction.guard.is_changed:
             self._renew()
 
@@ -259,7 +262,7 @@ class PostgresSession:
         self._transaction.require_open()
         self._foreign_keys.check(applied)
         is_lazy = self._is_lazy and not self._waits_for_disk
-        written = [Statement(sql=_LABEL, parameters=(label.encode(),)) for label in labels if self._may_label()]
+        written = self._labels.written(labels)
         checks = self._users_sql.checks_before_commit()
         notes = self._times.notes_before_commit(ran_users_sql=bool(checks))
         waits = self._times.waits()
@@ -307,13 +310,6 @@ class PostgresSession:
         if failed is ALL_NOW or place == len(statements):
             raise_refused_at_end(error)  # a trigger that runs at the end of the transaction refused it
 
-    def _may_label(self) -> bool:
-        """Return whether the role may write labels into this database's log; without the right, labels are dropped."""
-        if self._writes_labels is None:
-            (found,) = self._transaction.run([Statement(sql=_MAY_LABEL)], "asking for the right to write labels")
-            self._writes_labels = found.get_value(0, 0) == b"t"
-        return self._writes_labels
-
     def ask_outcome(self, applied: Sequence[ScnRange]) -> bool:
         """Return whether a commit with an unknown outcome was made."""
         return self._progress.has_recorded(applied)
@@ -324,8 +320,8 @@ class PostgresSession:
         self._foreign_keys.noted.clear()
 
     def _forget_undone(self) -> None:
-        """Reset the state that a rollback to a savepoint or mark undoes."""
-        self._tables.unlocked()
+        """Reset the state that a rollback undoes."""
+        self._tables.undone()
         self._plans.undone()
 
     # ------------------------------------------------------------------ writing
@@ -345,6 +341,11 @@ class PostgresSession:
     def remove_row(self, table: DestinationTable, number: str) -> None:
         """Delete a row that `find_rows` found."""
         self._writer.remove_row(table, number)
+
+    def change_table(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+        """Change a table's structure as the source's was changed, and record the outcome."""
+        self._waits_for_disk = True
+        return self._table_changes.change(change, place)
 
     # ------------------------------------------------------------------ conflicts and times
 

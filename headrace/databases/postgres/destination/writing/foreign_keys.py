@@ -22,7 +22,7 @@ skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,15 @@ class ForeignKeyChecks:
         self._values.clear()
         self._whole.clear()
         self._rows = self._bytes = 0
+
+    def forget(self, is_checked: Callable[[CheckedKey], bool]) -> None:
+        """Forget what was noted for some foreign keys.
+
+        Args:
+            is_checked: whether a foreign key is one of them.
+        """
+        self._values = [each for each in self._values if not is_checked(each.key)]
+        self._whole = {each: None for each in self._whole if not is_checked(each[0])}
 
     @property
     def whole(self) -> tuple[tuple[CheckedKey, bool], ...]:

@@ -10,7 +10,16 @@ import psycopg
 from headrace.base.errors import DatabaseError, DataError
 from headrace.databases.postgres.connection import NOT_IN_STATE
 
-__all__ = ["NO_RIGHT", "explain", "is_outdated", "is_right", "is_stale", "raise_refused", "raise_refused_at_end"]
+__all__ = [
+    "NO_RIGHT",
+    "explain",
+    "is_of_the_transaction",
+    "is_outdated",
+    "is_right",
+    "is_stale",
+    "raise_refused",
+    "raise_refused_at_end",
+]
 
 # The server reports these states for a statement made for a table that was altered since. It also reports them for an
 # unchanged table, when a function of the destination calls, or a value names, an object that does not exist.
@@ -72,6 +81,11 @@ def is_outdated(error: DatabaseError) -> bool:
         isinstance(error.__cause__, psycopg.errors.FeatureNotSupported)
         and error.__cause__.diag.source_function == "RevalidateCachedQuery"
     )
+
+
+def is_of_the_transaction(error: DatabaseError) -> bool:
+    """Return whether an error concerns what the session or its transaction did before, so that a retry gives it again."""
+    return isinstance(error.__cause__, psycopg.Error) and error.__cause__.diag.source_function in _OF_THE_TRANSACTION
 
 
 def is_right(error: DatabaseError) -> bool:
@@ -186,4 +200,4 @@ def _is_the_row_s(error: DatabaseError, state: str) -> bool:
         return False
     if state == NOT_IN_STATE and said.context and said.source_function != "CheckCmdReplicaIdentity":
         return True
-    return state == _NO_CONNECTION or said.source_function in _OF_THE_TRANSACTION
+    return state == _NO_CONNECTION or is_of_the_transaction(error)

@@ -1,0 +1,67 @@
+"""DDL changes at a destination: where one stands in the source's log, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.lcr.batch import LcrBatch
+
+__all__ = ["DDL_REFUSED", "DdlOutcome", "DdlOutcomeKind", "DdlPlace"]
+
+DDL_REFUSED = "ddl_refused"
+"""Key in the context of a `DataError`: the destination refused the DDL change itself, not rows written before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlPlace:
+    """Where a DDL LCR stands in its source's log: the same whenever the LCR is sent.
+
+    Args:
+        source: source site.
+        transaction_id: of the source transaction.
+        order_scn: of the source transaction; known before its end.
+        position: 0-based position of the LCR in the transaction.
+    """
+
+    source: str
+    transaction_id: int
+    order_scn: int
+    position: int
+
+    @classmethod
+    def of(cls, batch: LcrBatch) -> DdlPlace:
+        """Return the place of the DDL LCR of a batch."""
+        found = batch.transactions
+        return cls(
+            source=batch.source,
+            transaction_id=int(found.transaction_id[0]),
+            order_scn=int(found.order_scn[0]),
+            position=batch.first_position,
+        )
+
+
+class DdlOutcomeKind(StrEnum):
+    """What became of a DDL change at a destination."""
+
+    APPLIED = "APPLIED"
+    PASSED_OVER = "PASSED OVER"  # the table already has all of it
+    NOT_APPLIED = "NOT APPLIED"  # it is not replicated, or cannot be expressed; the reason says which
+    SKIPPED = "SKIPPED"  # the operator asked for that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlOutcome:
+    """What became of a DDL change.
+
+    Args:
+        kind: the outcome.
+        statements: what was run, in order; of a change that was not applied: nothing.
+        reason: why it was not applied, or not completely; empty: nothing to say.
+    """
+
+    kind: DdlOutcomeKind
+    statements: tuple[str, ...] = ()
+    reason: str = ""

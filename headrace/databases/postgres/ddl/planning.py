@@ -1,0 +1,138 @@
+"""The changes that a record asks for at a destination: what to run, what is there already, what is not replicated.
+
+    before = read_structure(connection, table)
+    plan = plan_changes(record, before, version)             DataError: a part is neither as before nor as after
+    if plan.refusal: not applied; elif not plan.has_work: passed over; else:
+        run(plan.statements)
+        run(plan.last_statements(read_structure(connection, table)))
+        check_result(plan, read_structure(connection, table), read_kept_values(connection, table))
+
+Nothing here talks to a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.base.errors import DataError
+from headrace.databases.postgres.ddl import statements
+from headrace.databases.postgres.ddl.comparison import Work, compare
+from headrace.databases.postgres.ddl.proof import differences
+from headrace.databases.postgres.ddl.refusals import concurrent_refusal, refusal
+from headrace.lcr.ddl_record import DdlRecord
+from headrace.lcr.structure import Structure
+from headrace.lcr.table_name import TableName
+
+__all__ = ["Planned", "check_result", "plan_changes"]
+
+_NOTHING = Structure(owner="", name="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """What one DDL change means for the destination's table.
+
+    Args:
+        refusal: why it is not replicated, for the operator; empty: it is.
+        passed_over: parts that have their new form already, as messages name them.
+        left_out: why parts of it are not replicated while the others are.
+        statements: the first statements to run, in this order; `last_statements` has those after them.
+    """
+
+    refusal: str = ""
+    passed_over: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
+    _record: DdlRecord
+    _before: Structure = _NOTHING
+    _work: Work = field(default_factory=Work)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are statements to run, first or last ones."""
+        return bool(self._work)
+
+    @property
+    def changes_types(self) -> bool:
+        """Whether a statement changes a column's type: it must not write the rows anew."""
+        return any("type" in attributes for _, attributes in self._work.altered)
+
+    def last_statements(self, here: Structure | None) -> tuple[str, ...]:
+        """Return the statements that follow the first ones.
+
+        Args:
+            here: the destination's table, read again after the first statements ran.
+
+        Raises:
+            DataError: the table did not become what it should be by then.
+        """
+        return statements.last_statements(_name(self._before), self._work, here or _NOTHING, self._record.older)
+
+
+def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Planned:
+    """Decide what a DDL change means for the destination's table.
+
+    Args:
+        record: the change at the source.
+        here: the destination's table as it is now; None: there is none.
+        version: major version of the destination.
+
+    Raises:
+        DataError: a part is neither as before the change nor as after it; the message has all three definitions.
+    """
+    reason = refusal(record, here, version)
+    if reason or here is None:
+        return Planned(refusal=reason, _record=record)
+    found = compare(record, here)
+    passed_over = tuple(str(key) for key in dict.fromkeys(found.passed_over))
+    reasons = [*found.refusals, *filter(None, [concurrent_refusal(record) if found.work or found.conflicts else ""])]
+    if found.left_out and not (found.work or found.conflicts):
+        reasons += found.left_out
+    if reasons:
+        return Planned(refusal="; ".join(dict.fromkeys(reasons)), passed_over=passed_over, _record=record)
+    if found.conflicts:
+        raise _refused(here, record, "; ".join(found.conflicts))
+    return Planned(
+        passed_over=passed_over,
+        left_out=found.left_out,
+        statements=statements.first_statements(_name(here), found.work, here),
+        _record=record,
+        _before=here,
+        _work=found.work,
+    )
+
+
+def check_result(planned: Planned, after: Structure | None, kept: Mapping[str, str | None]) -> None:
+    """Prove that the statements did what the source did, and nothing else.
+
+    Args:
+        planned: the plan; all its statements ran, in one transaction.
+        after: the destination's table as it is now.
+        kept: for each column that older rows lack, their value now, printed.
+
+    Raises:
+        DataError: the table differs from what it should be; the message says where. The transaction must not commit.
+    """
+    work, record, before = planned._work, planned._record, planned._before  # noqa: SLF001 - a function of the plan
+    found = list(differences(work, record.after or _NOTHING, before, after or _NOTHING))
+    found += [
+        f"{column.key} has another value in rows that were there"
+        for column in work.added
+        if kept.get(column.name) != record.older.get(column.name)
+    ]
+    if found:
+        raise _refused(before, record, f"the result is another one: {'; '.join(found)}")
+
+
+def _name(structure: Structure) -> TableName:
+    return TableName.of(structure)
+
+
+def _refused(here: Structure, record: DdlRecord, what: str) -> DataError:
+    table = _name(here)
+    return DataError(
+        f"{record.tag} of table {table}: {what}",
+        hint="give the destination's table the form that it had at the source before the change, or after it",
+        table=str(table),
+    )

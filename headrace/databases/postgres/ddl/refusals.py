@@ -1,0 +1,111 @@
+"""Changes that are recorded and not replicated: an operator makes them at the destination by hand, as without DDL rules.
+
+`refusal` is about changes whose result cannot be compared with the destination. The other reasons do not count where the
+destination has the result already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from headrace.lcr.ddl_record import DdlRecord
+from headrace.lcr.structure import ColumnPart, Part, Structure
+
+__all__ = ["ATTRIBUTES", "column_refusal", "concurrent_refusal", "part_refusal", "refusal"]
+
+ATTRIBUTES: Mapping[str, Callable[[ColumnPart], object]] = {
+    "type": lambda column: (column.type_name, column.collation),
+    "NOT NULL": lambda column: (column.not_null, column.not_valid),
+    "default": lambda column: column.default,
+    "identity": lambda column: column.identity,
+    "generated": lambda column: column.generated,
+}
+"""What columns are compared and changed by; the keys name it in messages."""
+
+_CALLS = "calls a function that may do anything at the destination"
+_COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_CONCURRENTLY = re.compile(r"\s*(?:CREATE\s+(?:UNIQUE\s+)?|DROP\s+)INDEX\s+CONCURRENTLY\b", re.IGNORECASE)
+_INDEX_TAGS = ("CREATE INDEX", "DROP INDEX")
+
+
+def refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
+    """Return why a change is not replicated, whatever it does to single parts; empty: it may be.
+
+    Args:
+        record: the change.
+        here: the table at the destination; None: there is none.
+        version: major version of the destination.
+    """
+    return next(_reasons(record, here, version), "")
+
+
+def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterator[str]:
+    before, after = record.before, record.after
+    if record.version != version:
+        yield (
+            f"definitions of PostgreSQL {record.version} and {version} cannot be compared: the source and the"
+            " destination need the same major version"
+        )
+    if after is None:
+        yield "dropped tables are not replicated"
+        return
+    if before is None:
+        yield "created tables are not replicated" if record.is_known else "the table before the change is not known"
+        return
+    if (before.owner, before.name) != (after.owner, after.name):
+        yield "other names and schemas of tables are not replicated"
+    for each in (before, after):
+        yield from _unusual(each, "")
+    if before.persistence != "p" or after.persistence != "p":
+        yield "unlogged tables are not replicated"
+    if record.rewritten:
+        # Whatever the reason, values that old rows get are in neither the log nor the catalog then.
+        yield "the source wrote the table's rows anew, and their new values are not in its log"
+    if here is None:
+        yield "the destination has no such table"
+        return
+    yield from _unusual(here, " at the destination")
+
+
+def _unusual(table: Structure, where: str) -> Iterator[str]:
+    if table.kind != "r" or table.is_partition:
+        yield f"it is a partitioned table or a partition{where}"
+    if table.parents or table.children:
+        yield f"the table inherits, or others inherit from it{where}"
+
+
+def concurrent_refusal(record: DdlRecord) -> str:
+    """Return why an index is not made or dropped while others write, as the client wanted; empty: it did not want it.
+
+    The server takes CONCURRENTLY only in a statement that a client sends alone.
+    """
+    is_wanted = record.tag in _INDEX_TAGS and _CONCURRENTLY.match(_COMMENTS.sub(" ", record.query))
+    return "CONCURRENTLY is not replicated: it needs transactions of its own" if is_wanted else ""
+
+
+def part_refusal(part: Part) -> str:
+    """Return why a part is not created at a destination; empty: it is."""
+    if isinstance(part, ColumnPart):
+        return column_refusal(None, part, ATTRIBUTES.keys())
+    return f"{part.key} {_CALLS}" if part.calls else ""
+
+
+def column_refusal(before: ColumnPart | None, after: ColumnPart, wanted: Collection[str]) -> str:
+    """Return why a column does not get its attributes at a destination; empty: it does.
+
+    Args:
+        before: the column before the change; None: there was none.
+        after: the column after it.
+        wanted: the attributes that it is to get, as `ATTRIBUTES` names them.
+    """
+    both = (after, after if before is None else before)
+    if "identity" in wanted and any(each.identity for each in both):
+        return f"{after.key} is an identity column, whose sequence is not replicated"
+    if not {"generated", "default"}.isdisjoint(wanted) and any(each.generated for each in both):
+        return f"{after.key} is a generated column, whose values are not in the source's log"
+    if "NOT NULL" in wanted and after.not_valid:
+        return f"{after.key} has a NOT NULL that is not valid yet"
+    if "default" in wanted and after.default is not None and after.calls:
+        return f"the default of {after.key} {_CALLS}"
+    return ""

@@ -1,0 +1,227 @@
+"""DDL changes in an apply server's transaction.
+
+Job
+    Change a table as its source was changed, prove the result, and record the outcome: in the transaction of the data.
+
+Main path
+    change -> the operator's skip -> plan_changes -> deferred checks of rows -> as the table's owner: statements, proof ->
+    record_ddl.
+
+Errors
+    What refuses the change itself is a `DataError` with `DDL_REFUSED` in its context: its hint has the ways out. A lock,
+    a deadlock or a lost session is a `DatabaseUnavailable`, and is tried again. What refuses rows that were written
+    before is a `DataError` without the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.base.errors import DatabaseError, DataError, ProtocolError, Retry
+from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
+from headrace.databases.postgres.connection import qualified, quote
+from headrace.databases.postgres.ddl.planning import Planned, check_result, plan_changes
+from headrace.databases.postgres.ddl.structure_query import read_kept_values, read_structure
+from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
+from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
+from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
+from headrace.databases.postgres.pipeline import Statement
+from headrace.lcr.ddl_record import DdlRecord
+
+if TYPE_CHECKING:
+    from headrace.databases.ports import DdlPlace
+    from headrace.databases.postgres.destination.fencing import SessionIdentity
+    from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
+    from headrace.databases.postgres.destination.server_session.foreign_keys_at_commit import ForeignKeysAtCommit
+    from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
+    from headrace.databases.postgres.destination.server_session.users_sql import UsersSql
+    from headrace.lcr.ddl import DdlChange
+    from headrace.lcr.structure import Structure
+    from headrace.lcr.table_name import TableName
+
+__all__ = ["DDL_LOCK_TIMEOUT_MS", "TableChanges"]
+
+# A statement that waits for a table's lock makes everybody wait who comes behind it, readers too. So it gives up early,
+# and is tried again after a pause.
+DDL_LOCK_TIMEOUT_MS = 2000
+_LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"  # ms; 0: none
+_SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
+_WAYS_OUT = "repair the cause, or make the same change here by hand"
+_SHOWN_MAX = 500  # characters of a statement in a message
+_REWRITES = "it would write this table's rows anew, which it did not do at the source"
+
+_T = TypeVar("_T")
+
+
+class TableChanges:
+    """Changes of the structure of one session's tables, over the session's objects.
+
+    Args:
+        identity: identity of the session.
+        transaction: transaction of the session.
+        tables: tables of the session; their descriptions end with a change.
+        users_sql: takes the role of a table's owner.
+        foreign_keys: values that the transaction has yet to check.
+    """
+
+    def __init__(
+        self,
+        identity: SessionIdentity,
+        transaction: SessionTransaction,
+        tables: DescribedTables,
+        users_sql: UsersSql,
+        foreign_keys: ForeignKeysAtCommit,
+    ) -> None:
+        self._identity, self._transaction = identity, transaction
+        self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
+
+    def change(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+        """Change a table and record the outcome, as `DestinationSession.change_table` says."""
+        identity, connection = self._identity, self._transaction.connection
+        with self._transaction.own_statements("reading which DDL to skip"):
+            is_skipped = take_skip(connection, identity.topology, identity.apply, place)
+        outcome = (
+            DdlOutcome(kind=DdlOutcomeKind.SKIPPED, reason="headrace.ddl_skip named it")
+            if is_skipped
+            else self._change(change, place)
+        )
+        with self._transaction.own_statements("recording a DDL change"):
+            record_ddl(connection, identity.topology, identity.apply, change, place, outcome)
+        return outcome
+
+    def _change(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+        here = self._structure(change.base_table)
+        with self._refusing(change, place):
+            version = self._transaction.connection.info.server_version // 10_000
+            plan = plan_changes(DdlRecord.of(change.content), here, version)
+        if plan.refusal or here is None:
+            return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=plan.refusal)
+        if not plan.has_work:
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
+        self._check_rows(change, place)
+        # Also when it fails: descriptions from before it are no use, nor are those from after it when it is undone.
+        self._tables.changed()
+        with self._refusing(change, place):
+            run = self._as_owner(here, lambda: self._run_all(plan, change.base_table))
+        if run is None:
+            return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)
+        there = [f"{each} was there already" for each in plan.passed_over]
+        return DdlOutcome(
+            kind=DdlOutcomeKind.APPLIED, statements=tuple(run), reason="; ".join([*plan.left_out, *there])
+        )
+
+    # ------------------------------------------------------------------ steps
+
+    def _structure(self, table: TableName) -> Structure | None:
+        with self._transaction.own_statements(f"reading the structure of {table}"):
+            return read_structure(self._transaction.connection, table)
+
+    def _check_rows(self, change: DdlChange, place: DdlPlace) -> None:
+        """Check rows that the transaction has written.
+
+        The server alters no table with pending checks, and values of foreign keys are noted in the table's old form.
+
+        Raises:
+            DataError: rows are refused.
+        """
+        self._foreign_keys.check_table(change.base_table, place)
+        try:
+            self._transaction.run([ALL_NOW], "checking what was deferred")
+        except DatabaseError as error:
+            raise_refused_at_end(error)
+            raise
+
+    def _as_owner(self, here: Structure, run: Callable[[], _T]) -> _T:
+        """Run something with the rights of the table's owner, and a short time to wait for locks.
+
+        Triggers for DDL and functions in definitions may run with it: they must leave the session unchanged.
+        """
+        connection, guard = self._transaction.connection, self._transaction.guard
+        self._take_role(here.role)
+        guard.fired(f"{here.owner}.{here.name}")
+        with self._transaction.own_statements("preparing a DDL change"):
+            row = connection.execute(_LOCK_TIMEOUT).fetchone()
+            assert row is not None
+            connection.execute(_SET_LOCK_TIMEOUT, (str(min(int(row[0]) or DDL_LOCK_TIMEOUT_MS, DDL_LOCK_TIMEOUT_MS)),))
+        try:
+            found = run()
+        except BaseException:
+            guard.role = ""  # any rollback takes it back
+            raise
+        with self._transaction.own_statements("ending a DDL change"):
+            connection.execute(_SET_LOCK_TIMEOUT, row)
+            # Constraints that a user made deferrable were checked now; the rows to come may need that again.
+            connection.execute("SET CONSTRAINTS ALL DEFERRED")
+        self._users_sql.as_role("")
+        return found
+
+    def _take_role(self, owner: str) -> None:
+        try:
+            self._users_sql.as_role(owner)
+        except DataError as error:
+            grant = f"GRANT {quote(owner)} TO {quote(self._transaction.connection.info.user)}"
+            raise DataError(error.message, hint=grant, **error.context) from error
+
+    def _run_all(self, plan: Planned, table: TableName) -> list[str] | None:
+        """Run a plan's statements and prove their result; return them.
+
+        None: they would write rows anew, and are undone. Values that only that gives are not in the source's log, and
+        nobody expects the time it takes.
+        """
+        mark, file = (self._transaction.mark(), self._file(table)) if plan.changes_types else (0, 0)
+        first = self._run(plan.statements)
+        if mark:
+            if self._file(table) != file:
+                self._transaction.undo_to_mark(mark)
+                return None
+            self._transaction.drop_mark(mark)
+        last = self._run(plan.last_statements(self._structure(table)))
+        after = self._structure(table)
+        with self._transaction.own_statements(f"reading the structure of {table}"):
+            kept = read_kept_values(self._transaction.connection, table)
+        check_result(plan, after, kept)
+        return [*first, *last]
+
+    def _run(self, statements: tuple[str, ...]) -> tuple[str, ...]:
+        # Not through psycopg: behind a DROP or an ALTER it deallocates the statements that others have prepared.
+        for statement in statements:
+            shown = statement if len(statement) <= _SHOWN_MAX else f"{statement[:_SHOWN_MAX]}..."
+            self._transaction.run([Statement(sql=statement)], shown)
+        return statements
+
+    def _file(self, table: TableName) -> int:
+        """Return the number of the file that has the table's rows."""
+        with self._transaction.own_statements(f"reading the file of {table}"):
+            row = self._transaction.connection.execute(
+                "SELECT pg_catalog.pg_relation_filenode(pg_catalog.to_regclass(%s))", (qualified(*table),)
+            ).fetchone()
+        return int(row[0]) if row is not None and row[0] is not None else 0
+
+    # ------------------------------------------------------------------ errors
+
+    @contextmanager
+    def _refusing(self, change: DdlChange, place: DdlPlace) -> Iterator[None]:
+        """Raise what refuses a change as a `DataError` with the ways out; the transaction has failed.
+
+        Any other error of the database would end the server, or be tried again for ever.
+        """
+        try:
+            yield
+        except (DatabaseError, ProtocolError) as error:
+            self._transaction.fail()
+            if error.retry is Retry.TIMED and isinstance(error, DatabaseError) and not is_of_the_transaction(error):
+                raise
+            raise self._refused(error, change, place) from error
+
+    def _refused(self, error: DatabaseError | ProtocolError, change: DdlChange, place: DdlPlace) -> DataError:
+        named = f"{change.command_type} of table {change.base_table}"
+        message = error.message if error.message.startswith(named) else f"{named}: {error.message}"
+        skip = skip_statement(self._identity.topology, self._identity.apply, place)
+        context: dict[str, Any] = {"table": str(change.base_table), DDL_REFUSED: 1}
+        sqlstate = str(error.context.get("sqlstate", ""))
+        hint = f"{error.hint or _WAYS_OUT}; or leave it out: {skip}"
+        refused = DataError(message, hint=hint, sqlstate=sqlstate, **context)
+        refused.detail = error.detail if isinstance(error, DatabaseError) else ""
+        return refused

@@ -1,0 +1,373 @@
+"""SQL of the objects with which a source records DDL, all of them in the schema headrace_ddl.
+
+Job
+    Event triggers write a record into the table `headrace_ddl.log` for every table whose structure a statement changed,
+    in the statement's transaction. The publication names this table, so the log stream has the record at the
+    statement's place among the rows.
+
+Main path
+    user's DDL -> headrace_ddl_rewrite (note_rewrite) while a table is rewritten -> headrace_ddl_drop, headrace_ddl_end
+    (note) when the statement is done -> structure_of -> a row of headrace_ddl.log.
+
+What users may rely on
+    No statement fails because of these objects: `note` catches every error, and leaves a record that the effect is
+    unknown, or a line in the server's log. No statement waits for more than `_WAIT` in one call of `note`, of which a
+    statement has two at most. Under SERIALIZABLE `note` reads nothing: what it read could make the server abort one of
+    two transactions, and then it does not know the structure before.
+
+Who may write
+    Only the owner, a superuser. The schema is closed to others, and a trigger refuses members of `pg_write_all_data`,
+    who may use every schema: a forged record would be DDL at the destinations.
+
+Records (format 1; `headrace.lcr.ddl` reads them)
+    `relation` and `parts` find the last record of a table: by its number, or by the number or the name of an index that
+    was dropped. `content` is of type text, because then it has the same bytes in both forms of the stream.
+"""
+
+from __future__ import annotations
+
+from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
+from headrace.lcr.ddl import DDL_LOG
+
+__all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]
+
+SCHEMA, LOG = DDL_LOG
+VERSION = 1
+"""Of these texts: `up` replaces older ones. A newer version of Headrace leaves none older than its own."""
+EVENT_TRIGGERS = ("headrace_ddl_drop", "headrace_ddl_end", "headrace_ddl_rewrite")
+ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
+
+# `note` runs twice in ALTER TABLE ... DROP COLUMN: together these stay below a second.
+_WAIT = "300ms"
+# For our own locks on the log: shorter than `_WAIT`, so that statements queued behind us are still recorded.
+_OWN_WAIT = "150ms"
+_WATCH_WAIT = "1s"
+_REMOVAL_WAIT = "5s"  # for users' statements to end
+_QUERY_MAX = 65536  # characters of a client's statement; more is a script, of which the beginning is enough
+
+# The definitions and the values of a record, as the destination prints its own.
+_PRINTED = " ".join(
+    f"SET {name} = {value}" if name == "search_path" else f"SET \"{name}\" = '{value}'"
+    for name, value in PRINTED_WITH.items()
+)
+# A plan is kept for the session, in which a migration may make thousands of tables: one that reads whole catalogs, because
+# they were small, would become slow.
+_PLANNED = "SET enable_seqscan = off SET enable_indexscan = on SET enable_nestloop = on SET jit = off"
+# The others keep a user's settings from having an effect inside the function.
+_SETTINGS = (
+    f"{_PRINTED} {_PLANNED} SET lock_timeout = '{_WAIT}' SET array_nulls = on SET transform_null_equals = off SET"
+    " row_security = off"
+)
+
+# Each only where it is missing: CREATE INDEX IF NOT EXISTS waits for every open transaction with DDL, too.
+_TABLE = f"""
+DO $do$ BEGIN
+    IF pg_catalog.to_regclass('headrace_ddl.log') IS NULL THEN
+        CREATE TABLE headrace_ddl.log (
+            number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+            relation oid NOT NULL,
+            parts text[] NOT NULL,
+            at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+            content text NOT NULL
+        );
+    END IF;
+    IF pg_catalog.to_regclass('headrace_ddl.log_relation') IS NULL THEN
+        CREATE INDEX log_relation ON headrace_ddl.log (relation, number);
+    END IF;
+    IF pg_catalog.to_regclass('headrace_ddl.log_parts') IS NULL THEN
+        CREATE INDEX log_parts ON headrace_ddl.log USING gin (parts) WITH (fastupdate = off);
+    END IF;
+END $do$;
+COMMENT ON SCHEMA headrace_ddl IS 'headrace {VERSION}';
+"""
+
+# Not in SQL, which is planned anew in each call, and takes milliseconds for that. VOLATILE: a STABLE function takes the
+# snapshot of its caller, and at the end of CREATE INDEX CONCURRENTLY there is none.
+_STRUCTURE_OF = f"""
+CREATE OR REPLACE FUNCTION headrace_ddl.structure_of(oid) RETURNS jsonb LANGUAGE plpgsql VOLATILE
+{_PRINTED} {_PLANNED} AS $body$ BEGIN RETURN ({STRUCTURE}); END $body$;
+"""
+
+# The trigger function runs as the role that writes: inside `note` that is its owner.
+_REFUSE = """
+CREATE OR REPLACE FUNCTION headrace_ddl.refuse() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+    IF NOT pg_has_role((SELECT c.relowner FROM pg_class c WHERE c.oid = tg_relid), 'USAGE') THEN
+        RAISE insufficient_privilege USING MESSAGE = 'headrace_ddl.log is written by event triggers alone';
+    END IF;
+    RETURN NULL;
+END $body$;
+DO $do$ BEGIN
+    -- only where it is missing: it takes a lock that waits for every open transaction with DDL
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = 'headrace_ddl.log'::pg_catalog.regclass
+                   AND t.tgname = 'refuse' AND t.tgenabled = 'A') THEN
+        CREATE OR REPLACE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON headrace_ddl.log
+            FOR EACH STATEMENT EXECUTE FUNCTION headrace_ddl.refuse();
+        ALTER TABLE headrace_ddl.log ENABLE ALWAYS TRIGGER refuse;
+    END IF;
+END $do$;
+"""
+
+# The setting belongs to the transaction, and goes with a savepoint that is rolled back. ' 16385:4 16390:2': tables and
+# the reasons of their rewrites (`AT_REWRITE_*`).
+_NOTE_REWRITE = """
+CREATE OR REPLACE FUNCTION headrace_ddl.note_rewrite() RETURNS event_trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $body$
+BEGIN
+    PERFORM set_config('headrace_ddl.rewritten', concat(current_setting('headrace_ddl.rewritten', true), ' ',
+        pg_event_trigger_table_rewrite_oid(), ':', pg_event_trigger_table_rewrite_reason()), true);
+EXCEPTION WHEN OTHERS THEN
+    RAISE LOG 'headrace: a rewrite was not noted: %', SQLERRM;
+END $body$;
+"""
+
+# The first firing of a statement records all that it did, so that the second one finds nothing new. Constraints and
+# defaults have their table's name in their address; an index has not, and its catalog rows are gone.
+_NOTE = f"""
+CREATE OR REPLACE FUNCTION headrace_ddl.note() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
+{_SETTINGS} AS $body$
+DECLARE
+    caller text;
+    query text;
+    content text;
+    is_readable boolean;
+    rewrites text;
+    touched jsonb;
+    each record;
+    old jsonb;
+    new jsonb;
+    is_known boolean;
+    reasons integer;
+    state text;
+BEGIN
+    GET DIAGNOSTICS caller = PG_CONTEXT;  -- one line: the client's own statement; more: a function or DO ran it
+    query := left(coalesce(current_query(), ''), {_QUERY_MAX});
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        query := regexp_replace(query, '[^\\u0001-\\u007f]', '?', 'g');  -- else the log could become unreadable
+    END IF;
+    is_readable := current_setting('transaction_isolation') <> 'serializable';
+    rewrites := coalesce(current_setting('headrace_ddl.rewritten', true), '');
+    IF tg_event = 'sql_drop' THEN
+        IF NOT EXISTS (SELECT FROM pg_event_trigger_dropped_objects() d WHERE NOT d.is_temporary
+                       AND d.object_type IN ('table', 'table column', 'index', 'table constraint', 'default value')) THEN
+            RETURN;
+        END IF;
+        IF NOT is_readable AND tg_tag = 'DROP INDEX' THEN
+            RAISE feature_not_supported USING MESSAGE = 'nothing is read under SERIALIZABLE';
+        END IF;
+        WITH dropped AS MATERIALIZED (
+            SELECT d.object_type AS kind, d.objid, d.address_names AS names,
+                   d.address_names[array_upper(d.address_names, 1)] AS name
+            FROM pg_event_trigger_dropped_objects() d
+            WHERE NOT d.is_temporary
+              AND d.object_type IN ('table', 'table column', 'index', 'table constraint', 'default value')
+        ), placed AS (
+            SELECT d.kind, d.name, CASE
+                WHEN d.kind IN ('table', 'table column') THEN d.objid
+                WHEN d.kind <> 'index' THEN to_regclass(format('%I.%I', d.names[1], d.names[2]))::oid
+                WHEN is_readable THEN (
+                    -- materialized: else the newest records might be read until one fits
+                    WITH found AS MATERIALIZED (
+                        SELECT l.relation, l.number, l.parts @> ARRAY[d.objid::text] AS is_exact FROM headrace_ddl.log l
+                        WHERE l.parts && ARRAY[d.objid::text, concat_ws('.', d.names[1], d.name)]
+                    )
+                    SELECT f.relation FROM found f ORDER BY f.is_exact DESC, f.number DESC LIMIT 1)
+                END AS relation
+            FROM dropped d
+        )
+        SELECT jsonb_agg(jsonb_build_object('relation', p.relation::int8, 'is_new', false, 'gone', p.gone)) INTO touched
+        FROM (SELECT p.relation, jsonb_agg(jsonb_build_object('kind', p.kind, 'name', p.name) ORDER BY p.kind, p.name) AS gone
+              FROM placed p WHERE p.relation IS NOT NULL GROUP BY p.relation) p;
+    ELSE
+        IF NOT EXISTS (SELECT FROM pg_event_trigger_ddl_commands() c
+                       WHERE NOT c.in_extension AND c.schema_name IS DISTINCT FROM 'pg_temp') THEN
+            RETURN;
+        END IF;
+        WITH RECURSIVE named AS (
+            SELECT CASE WHEN c.classid = 'pg_class'::regclass THEN coalesce(i.indrelid, c.objid) ELSE k.conrelid END AS relation,
+                   c.command_tag IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO') AS is_new
+            FROM pg_event_trigger_ddl_commands() c
+            LEFT JOIN pg_index i ON c.classid = 'pg_class'::regclass AND i.indexrelid = c.objid
+            LEFT JOIN pg_constraint k ON c.classid = 'pg_constraint'::regclass AND k.oid = c.objid
+            WHERE NOT c.in_extension
+        ), below AS (
+            -- ALTER TABLE changes children, too, and does not list them
+            SELECT n.relation FROM named n JOIN pg_class c ON c.oid = n.relation
+            WHERE c.relkind IN ('r', 'p') AND c.relpersistence <> 't'
+            UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.relation
+        )
+        SELECT jsonb_agg(jsonb_build_object('relation', b.relation::int8, 'gone', '[]'::jsonb,
+                   'is_new', EXISTS (SELECT FROM named n WHERE n.relation = b.relation AND n.is_new))) INTO touched
+        FROM below b;
+    END IF;
+    FOR each IN SELECT (t ->> 'relation')::oid AS relation, (t ->> 'is_new')::boolean AS is_new, t -> 'gone' AS gone
+                FROM jsonb_array_elements(touched) AS t LOOP
+        new := headrace_ddl.structure_of(each.relation);
+        CONTINUE WHEN new IS NULL AND tg_event <> 'sql_drop';  -- one of ours
+        old := NULL;
+        is_known := each.is_new;
+        IF is_readable AND NOT each.is_new THEN
+            SELECT nullif(l.content::jsonb -> 'after', 'null') INTO old FROM headrace_ddl.log l
+            WHERE l.relation = each.relation ORDER BY l.number DESC LIMIT 1;
+            is_known := FOUND;
+        END IF;
+        IF jsonb_path_exists(new, '$.*[*].definition ? (@ == null)') THEN
+            -- an old snapshot shows an index or a constraint that another transaction has dropped since
+            RAISE object_not_in_prerequisite_state USING MESSAGE = 'the table changed behind the snapshot';
+        END IF;
+        reasons := coalesce((regexp_match(rewrites, format(' %s:([0-9]+)', each.relation)))[1]::integer, 0);
+        CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role';
+        IF reasons <> 0 THEN
+            rewrites := regexp_replace(rewrites, format(' %s:[0-9]+', each.relation), '');
+            PERFORM set_config('headrace_ddl.rewritten', rewrites, true);
+        END IF;
+        content := jsonb_build_object(
+            'format', 1, 'tag', tg_tag, 'relation', each.relation::int8, 'before', old, 'is_known', is_known,
+            'after', new, 'gone', each.gone, 'rewritten', reasons,
+            -- what rows from before have in new columns
+            'older', (SELECT coalesce(jsonb_object_agg(a.attname, {KEPT_VALUE}), '{{}}')
+                      FROM pg_attribute a
+                      WHERE a.attrelid = each.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasmissing
+                        AND NOT EXISTS (SELECT FROM jsonb_array_elements(old -> 'columns') AS o
+                                        WHERE (o ->> 'number')::integer = a.attnum)),
+            'query', query, 'is_nested', strpos(caller, E'\\n') > 0,
+            'user', session_user, 'role', current_setting('role'),
+            'version', current_setting('server_version_num')::integer / 10000)::text;
+        PERFORM convert_to(content, 'UTF8');  -- fails where a name cannot be sent
+        INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (
+            each.relation,
+            ARRAY(SELECT unnest(ARRAY[i ->> 'number', concat_ws('.', new ->> 'owner', i ->> 'name')])
+                  FROM jsonb_array_elements(new -> 'indexes') AS i),
+            content);
+    END LOOP;
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;
+    RAISE LOG 'headrace: the effect of % was not recorded: % (%)', tg_tag, SQLERRM, state;
+    IF state <> '55P03' THEN  -- the log is locked, and the user has waited long enough
+        BEGIN
+            INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (0, '{{}}', jsonb_build_object('format', 1,
+                'failed', state, 'tag', tg_tag, 'query', coalesce(query, ''))::text);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE LOG 'headrace: nor was that recorded: %', SQLERRM;
+        END;
+    END IF;
+END $body$;
+"""
+
+# One transaction for each table: a user's DDL waits for one table's base alone. SHARE UPDATE EXCLUSIVE waits for ALTER
+# TABLE and for CREATE INDEX that began before the event triggers existed, and so do not fire them. A procedure with
+# COMMIT can have no settings: sessions of Headrace have an empty search_path.
+_WATCH = f"""
+CREATE OR REPLACE PROCEDURE headrace_ddl.watch(tables oid[]) LANGUAGE plpgsql AS $body$
+DECLARE
+    each oid;
+    old jsonb;
+    new jsonb;
+BEGIN
+    FOREACH each IN ARRAY tables LOOP
+        IF EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = each) THEN
+            PERFORM pg_catalog.set_config('lock_timeout', '{_WATCH_WAIT}', true);
+            EXECUTE pg_catalog.format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', each::pg_catalog.regclass);
+            new := headrace_ddl.structure_of(each);
+            old := (SELECT nullif(l.content::pg_catalog.jsonb -> 'after', 'null') FROM headrace_ddl.log l
+                    WHERE l.relation = each ORDER BY l.number DESC LIMIT 1);
+            IF old - 'role' IS DISTINCT FROM new - 'role' THEN
+                PERFORM pg_catalog.convert_to(new::text, 'UTF8');
+                INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (
+                    each,
+                    ARRAY(SELECT pg_catalog.unnest(ARRAY[i ->> 'number', pg_catalog.concat_ws('.', new ->> 'owner', i ->> 'name')])
+                          FROM pg_catalog.jsonb_array_elements(new -> 'indexes') AS i),
+                    pg_catalog.jsonb_build_object('format', 1, 'base', true, 'after', new)::text);
+            END IF;
+        END IF;
+        COMMIT;
+    END LOOP;
+END $body$;
+"""
+
+# Default privileges may have given others rights on new objects, and every function can be called by all at first.
+_CLOSE = """
+DO $do$
+DECLARE grantee text;
+BEGIN
+    FOR grantee IN
+        SELECT DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_namespace n
+        CROSS JOIN LATERAL (
+            SELECT n.nspowner, n.nspacl
+            UNION ALL SELECT c.relowner, c.relacl FROM pg_class c WHERE c.relnamespace = n.oid
+            UNION ALL SELECT p.proowner, coalesce(p.proacl, acldefault('f', p.proowner)) FROM pg_proc p WHERE p.pronamespace = n.oid
+        ) AS object (owner, acl)
+        CROSS JOIN LATERAL aclexplode(object.acl) AS a
+        WHERE n.nspname = 'headrace_ddl' AND a.grantee <> object.owner
+    LOOP
+        EXECUTE format('REVOKE ALL ON SCHEMA headrace_ddl FROM %s CASCADE', grantee);
+        EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA headrace_ddl FROM %s CASCADE', grantee);
+        EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA headrace_ddl FROM %s CASCADE', grantee);
+        EXECUTE format('REVOKE ALL ON ALL ROUTINES IN SCHEMA headrace_ddl FROM %s CASCADE', grantee);
+    END LOOP;
+END $do$;
+"""
+
+# ALWAYS: an apply server's sessions have session_replication_role = replica.
+_TRIGGERS = """
+DROP EVENT TRIGGER IF EXISTS headrace_ddl_drop;
+DROP EVENT TRIGGER IF EXISTS headrace_ddl_end;
+DROP EVENT TRIGGER IF EXISTS headrace_ddl_rewrite;
+CREATE EVENT TRIGGER headrace_ddl_drop ON sql_drop EXECUTE FUNCTION headrace_ddl.note();
+CREATE EVENT TRIGGER headrace_ddl_end ON ddl_command_end
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'CREATE SCHEMA', 'ALTER TABLE', 'CREATE INDEX', 'ALTER INDEX')
+    EXECUTE FUNCTION headrace_ddl.note();
+CREATE EVENT TRIGGER headrace_ddl_rewrite ON table_rewrite
+    WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION headrace_ddl.note_rewrite();
+ALTER EVENT TRIGGER headrace_ddl_drop ENABLE ALWAYS;
+ALTER EVENT TRIGGER headrace_ddl_end ENABLE ALWAYS;
+ALTER EVENT TRIGGER headrace_ddl_rewrite ENABLE ALWAYS;
+"""
+
+_WAIT_FOR_OURS = f"SELECT pg_catalog.set_config('lock_timeout', '{_OWN_WAIT}', true);"
+
+INSTALL = _WAIT_FOR_OURS + _TABLE + _STRUCTURE_OF + _REFUSE + _NOTE_REWRITE + _NOTE + _WATCH + _CLOSE + _TRIGGERS
+"""Creates or replaces everything in the existing schema, in one transaction; idempotent."""
+
+# A statement looks its event triggers up, and then calls their functions: with a function dropped in between it would
+# fail. So the triggers go first, and the functions when the statements that were changing something then have ended.
+# Another topology that begins to use the log meanwhile gets its triggers back, or finds no schema.
+REMOVE = f"""
+DO $do$
+DECLARE
+    began timestamptz;
+    is_over boolean := false;
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = pg_catalog.to_regclass('headrace_ddl.log')) THEN
+        RETURN;
+    END IF;
+    DROP EVENT TRIGGER IF EXISTS headrace_ddl_drop;
+    DROP EVENT TRIGGER IF EXISTS headrace_ddl_end;
+    DROP EVENT TRIGGER IF EXISTS headrace_ddl_rewrite;
+    COMMIT;
+    began := pg_catalog.clock_timestamp();
+    WHILE NOT is_over LOOP
+        PERFORM pg_catalog.pg_stat_clear_snapshot();
+        is_over := NOT EXISTS (
+            SELECT FROM pg_catalog.pg_stat_activity a
+            WHERE a.datname = pg_catalog.current_database() AND a.pid <> pg_catalog.pg_backend_pid()
+              AND a.state = 'active' AND a.backend_xid IS NOT NULL AND a.query_start < began);
+        IF NOT is_over AND pg_catalog.clock_timestamp() > began + interval '{_REMOVAL_WAIT}' THEN
+            RAISE lock_not_available USING MESSAGE = 'statements that change something still run in this database';
+        END IF;
+        PERFORM pg_catalog.pg_sleep(CASE WHEN is_over THEN 0 ELSE 0.01 END);
+    END LOOP;
+    PERFORM pg_catalog.set_config('lock_timeout', '{_OWN_WAIT}', true);
+    IF pg_catalog.to_regclass('headrace_ddl.log') IS NOT NULL THEN
+        LOCK TABLE headrace_ddl.log IN ACCESS EXCLUSIVE MODE;
+        IF EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = pg_catalog.to_regclass('headrace_ddl.log')) THEN
+            {_TRIGGERS}
+            RETURN;
+        END IF;
+    END IF;
+    DROP SCHEMA headrace_ddl CASCADE;
+END $do$;
+"""
+"""Drops everything if no publication names the log; it has transactions of its own."""

@@ -1,0 +1,110 @@
+"""A source's record of one DDL change, read (`headrace.lcr.ddl` describes its text)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.base.errors import ProtocolError
+from headrace.lcr.scn import ObjectNumber
+from headrace.lcr.structure import Delta, PartKind, PartName, Structure, structure_from_json
+
+__all__ = ["DdlRecord"]
+
+_FORMAT = 1
+_KINDS = {
+    "table column": PartKind.COLUMN,
+    "table constraint": PartKind.CONSTRAINT,
+    "index": PartKind.INDEX,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlRecord:
+    """The change of one table's structure by one statement.
+
+    Args:
+        tag: what the client ran, such as ALTER TABLE.
+        relation: the source's number of the table.
+        before: the table before it. None: there was none, or it is not known.
+        is_known: `before` is known.
+        after: the table after it. None: it was dropped.
+        gone: parts of the table that the statement says it dropped.
+        rewritten: why the source wrote the table's rows anew, PostgreSQL's bits; 0: it did not.
+        older: for each column that `before` lacks, the value in rows that are older than it, printed; None: NULL.
+        query: what the client sent.
+        is_nested: a function or a DO block ran the statement.
+        user: who was logged on.
+        role: as whom; `none`: as themselves.
+        version: major version of the source.
+    """
+
+    tag: str
+    relation: ObjectNumber
+    before: Structure | None
+    is_known: bool
+    after: Structure | None
+    gone: tuple[PartName, ...] = ()
+    rewritten: int = 0
+    older: Mapping[str, str | None] = field(default_factory=dict)
+    query: str = ""
+    is_nested: bool = False
+    user: str = ""
+    role: str = "none"
+    version: int
+
+    @classmethod
+    def of(cls, content: str) -> DdlRecord:
+        """Read the record of a change (`DdlChange.content`).
+
+        Raises:
+            ProtocolError: it is damaged, of another format, or no record of a change.
+        """
+        try:
+            return _record(json.loads(content))
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            message = "the record of a DDL change is damaged, or of another version of Headrace"
+            raise ProtocolError(message, hint=ProtocolError.fix) from error
+
+    @property
+    def delta(self) -> Delta:
+        """What the statement changed."""
+        return Delta.between(self.before, self.after, self.gone)
+
+
+def _record(value: Mapping[str, Any]) -> DdlRecord:
+    if value["format"] != _FORMAT:
+        message = "another format"
+        raise ValueError(message)
+    return DdlRecord(
+        tag=str(value["tag"]),
+        relation=ObjectNumber(int(value["relation"])),
+        before=_structure(value["before"]),
+        is_known=bool(value["is_known"]),
+        after=_structure(value["after"]),
+        gone=tuple(
+            PartName(_KINDS[each["kind"]], str(each["name"]))
+            for each in value.get("gone") or ()
+            if each["kind"] in _KINDS
+        ),
+        rewritten=_reasons(value.get("rewritten")),
+        older={str(name): None if old is None else str(old) for name, old in (value.get("older") or {}).items()},
+        query=str(value["query"]),
+        is_nested=bool(value["is_nested"]),
+        user=str(value["user"]),
+        role=str(value["role"]),
+        version=int(value["version"]),
+    )
+
+
+def _structure(value: Mapping[str, Any] | None) -> Structure | None:
+    return None if value is None else structure_from_json(value)
+
+
+def _reasons(value: int | list[int] | None) -> int:
+    """Return the reasons of all rewritings as one set of bits."""
+    reasons = value if isinstance(value, list) else [value or 0]
+    return functools.reduce(lambda one, other: one | int(other), reasons, 0)

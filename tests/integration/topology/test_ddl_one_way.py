@@ -1,0 +1,253 @@
+"""DDL and rows from one real server to another, in one process: the real hosts, and a driver on threads.
+
+Users change the structure of a table and its rows in the same transactions. At the end both sides have the same
+structure and the same rows, and the destination has a record of each change.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.ddl.structure_query import read_structure
+from headrace.lcr.scn import Scn
+from headrace.lcr.structure import Structure
+from headrace.lcr.table_name import TableName
+from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.databases.statements import digest, execute
+from tests.support.session.seeds import scaled, seeds
+from tests.support.ways.one_way import CAPTURE, ONE_WAY, WAIT_S, OneWay, create_tables, load
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+WITH_DDL = ONE_WAY.replace("to: [dbs2]}", "to: [dbs2], ddl: true}")
+FIRST = TableName("public", "first")
+
+
+def structure(dsn: str, table: TableName = FIRST) -> Structure | None:
+    connection = connect(dsn, application_name="test")
+    try:
+        return read_structure(connection, table)
+    finally:
+        connection.close()
+
+
+class Way(OneWay):
+    """The topology, and what tests ask of it."""
+
+    def settle(self) -> None:
+        """Wait until everything is applied; restart the driver after failures that time heals."""
+        end = Scn(end_of_log(self.source_dsn))
+
+        def is_applied() -> bool:
+            self.tend()
+            return self.driver.control.status().low_watermark_scn >= end
+
+        wait_for("everything", is_applied, WAIT_S)
+
+    def assert_same(self) -> None:
+        self.settle()
+        for table in ("first", "log"):
+            assert digest(self.source_dsn, table) == digest(self.destination_dsn, table), table
+        there, here = structure(self.source_dsn), structure(self.destination_dsn)
+        assert there is not None
+        assert here is not None
+        assert (here.columns, here.constraints, here.indexes) == (there.columns, there.constraints, there.indexes)
+        assert execute(self.destination_dsn, "SELECT * FROM headrace.apply_error") == []
+
+    def outcomes(self) -> list[str]:
+        return [
+            outcome
+            for (outcome,) in execute(
+                self.destination_dsn, "SELECT outcome FROM headrace.dba_apply_ddl ORDER BY ddl_number"
+            )
+        ]
+
+
+@pytest.fixture(params=["combined", "queued"])
+def way(
+    request: pytest.FixtureRequest,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Way]:
+    create_tables(source_database, destination_database)
+    more = "combined: never\n" if request.param == "queued" else ""
+    made = Way(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL, more=more)
+    wait_for(
+        "the copies",
+        lambda: [each.state for each in made.driver.control.status().instantiation] == ["DONE"] * 2,
+        WAIT_S,
+    )
+    yield made
+    made.close()
+
+
+def test_rows_around_changes_of_one_transaction_arrive_in_order(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("INSERT INTO first VALUES (1001, 'before')")
+        user.execute("ALTER TABLE first ADD COLUMN w integer NOT NULL DEFAULT 7, DROP COLUMN v")
+        user.execute("INSERT INTO first VALUES (1002, 1)")
+        user.execute("ALTER TABLE first RENAME COLUMN w TO x")
+        user.execute("UPDATE first SET x = x + 1 WHERE id IN (1, 1001, 1002)")
+        user.execute("CREATE UNIQUE INDEX first_even ON first (id) WHERE id % 2 = 0")
+        user.execute("INSERT INTO first VALUES (1003, 3)")
+    way.assert_same()
+    assert execute(way.destination_dsn, "SELECT id, x FROM first WHERE id > 1000 ORDER BY id") == [
+        (1001, 8),
+        (1002, 2),
+        (1003, 3),
+    ]
+    assert way.outcomes() == ["APPLIED"] * 3
+
+
+def test_what_is_rolled_back_never_arrives(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("ALTER TABLE first ADD COLUMN gone integer")
+        user.rollback()
+        user.execute("ALTER TABLE first ADD COLUMN kept integer")
+        user.execute("SAVEPOINT half")
+        user.execute("ALTER TABLE first ADD COLUMN gone integer; INSERT INTO first VALUES (1001, 'gone', 1, 1)")
+        user.execute("ROLLBACK TO half")
+        user.execute("INSERT INTO first VALUES (1002, 'kept', 2)")
+    way.assert_same()
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_change_that_an_operator_made_before_is_passed_over(way: Way) -> None:
+    execute(way.destination_dsn, "ALTER TABLE first ADD COLUMN w integer DEFAULT 7")
+    execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer DEFAULT 7")
+    execute(way.source_dsn, "INSERT INTO first VALUES (1001, 'behind', 8)")
+    way.assert_same()
+    assert way.outcomes() == ["PASSED OVER"]
+
+
+def paused_on(way: Way, words: str) -> str:
+    """Wait for a pause that says these words; return everything that it says."""
+    said = [""]
+
+    def is_shown() -> bool:
+        way.driver.outcome()
+        status = way.driver.control.status()
+        said[0] = f"{status.detail} {status.hint}"
+        return words in said[0]
+
+    wait_for(f"a pause that says {words}", is_shown, WAIT_S)
+    return said[0]
+
+
+def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: Way) -> None:
+    execute(way.destination_dsn, "UPDATE first SET v = NULL WHERE id = 5")
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("INSERT INTO log VALUES (1)")
+        user.execute("ALTER TABLE first ALTER v SET NOT NULL")
+        user.execute("INSERT INTO log VALUES (2)")
+    paused_on(way, "contains null values")
+    assert execute(way.destination_dsn, "SELECT count(*) FROM log") == [(0,)], "nothing of the transaction is there"
+    execute(way.destination_dsn, "UPDATE first SET v = 'v' WHERE id = 5")
+    way.assert_same()
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_change_may_be_left_out_by_the_printed_statement(way: Way) -> None:
+    execute(way.destination_dsn, "ALTER TABLE first ADD COLUMN w text")
+    execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer; INSERT INTO log VALUES (1)")
+    said = paused_on(way, "headrace.ddl_skip")
+    execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
+    way.settle()
+    assert way.outcomes() == ["SKIPPED"]
+    assert execute(way.destination_dsn, "SELECT count(*) FROM log") == [(1,)]
+
+
+# Each change with its own number, so that a name is never used twice.
+CHANGES: tuple[Callable[[int], str], ...] = (
+    lambda number: f"ALTER TABLE first ADD COLUMN c{number} integer",
+    lambda number: f"ALTER TABLE first ADD COLUMN c{number} text NOT NULL DEFAULT 'c{number}'",
+    lambda number: f"ALTER TABLE first ADD COLUMN c{number} timestamptz DEFAULT now()",
+    lambda number: f"CREATE INDEX i{number} ON first (v, id)",
+    lambda number: f"CREATE UNIQUE INDEX i{number} ON first (id, v)",
+    lambda number: f"ALTER TABLE first ADD CONSTRAINT k{number} CHECK (id > -{number})",
+    lambda number: f"ALTER TABLE first ADD CONSTRAINT k{number} UNIQUE (id, v)",
+    lambda number: f"ALTER TABLE first ALTER v SET DEFAULT 'd{number}'",
+    lambda number: "ALTER TABLE first ALTER v DROP DEFAULT",
+    lambda number: f"DO $$ BEGIN EXECUTE 'ALTER TABLE first ADD COLUMN c{number} numeric(9, 2)'; END $$",
+)
+_GONE = """SELECT format('ALTER TABLE first DROP COLUMN %I', attname) FROM pg_attribute
+WHERE attrelid = 'first'::regclass AND attname ~ '^c' AND attnum > 0 AND NOT attisdropped
+UNION ALL SELECT format('DROP INDEX %I', indexrelid::regclass) FROM pg_index JOIN pg_class c ON c.oid = indexrelid
+WHERE indrelid = 'first'::regclass AND relname ~ '^i'
+UNION ALL SELECT format('ALTER TABLE first DROP CONSTRAINT %I', conname) FROM pg_constraint
+WHERE conrelid = 'first'::regclass AND conname ~ '^k'
+UNION ALL SELECT format('ALTER TABLE first RENAME COLUMN %I TO %I', attname, attname || 'r') FROM pg_attribute
+WHERE attrelid = 'first'::regclass AND attname ~ '^c' AND attnum > 0 AND NOT attisdropped
+ORDER BY 1"""
+
+
+def user_history(dsn: str, rng: random.Random, transactions: int, first: int) -> None:
+    """Change structure and rows at random, some of it rolled back."""
+    with psycopg.connect(dsn) as user:
+        for number in range(first, first + transactions):
+            for _ in range(rng.randint(1, 3)):
+                user.execute(f"INSERT INTO first (id, v) VALUES ({100_000 + rng.getrandbits(28)}, 'h{number}')")
+                user.execute(f"UPDATE first SET v = 'u{number}' WHERE id = {rng.randint(1, 500)}")
+                gone = user.execute(_GONE).fetchall()
+                if gone and rng.random() < 0.4:
+                    user.execute(str(rng.choice(gone)[0]).encode())
+                else:
+                    change = rng.choice(CHANGES)(number * 10 + rng.randrange(10))
+                    user.execute("SAVEPOINT one")
+                    try:
+                        user.execute(change.encode())
+                    except psycopg.errors.DuplicateObject:
+                        user.execute("ROLLBACK TO one")
+                    except (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateColumn):
+                        user.execute("ROLLBACK TO one")
+                user.execute(f"INSERT INTO log VALUES ({-number})")
+            if rng.random() < 0.2:
+                user.rollback()
+            else:
+                user.commit()
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("ddl_one_way", test=1, soak=3))
+def test_random_changes_arrive_once_under_load_whatever_restarts(way: Way, seed: int) -> None:
+    rng = random.Random(seed)
+    with load(way.source_dsn):
+        for turn in range(scaled(3, 8)):
+            user_history(way.source_dsn, rng, 6, first=1 + turn * 6)
+            broken = rng.choice(["driver", "capture", "sessions"])
+            if broken == "driver":
+                way.driver.stop(0.0)
+                assert way.driver.join(WAIT_S)
+                way.driver = way._driver()
+                way.driver.start()
+            elif broken == "capture":
+                way.replace_capture()
+            else:
+                execute(
+                    way.destination_dsn,
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND"
+                    " application_name ~ 'apply' AND pid <> pg_backend_pid()",
+                )
+    way.assert_same()
+    assert set(way.outcomes()) <= {"APPLIED", "PASSED OVER"}
+
+
+def test_nothing_of_it_is_installed_without_a_rule_that_asks(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(source_database, destination_database)
+    made = OneWay(tmp_path, source_database, destination_database, monkeypatch)
+    try:
+        assert execute(source_database, "SELECT count(*) FROM pg_event_trigger") == [(0,)]
+        assert execute(source_database, "SELECT count(*) FROM pg_namespace WHERE nspname = 'headrace_ddl'") == [(0,)]
+        assert CAPTURE in made.hosts
+    finally:
+        made.close()
