@@ -224,6 +224,7 @@ def _copy_again(crashing: Crashing) -> None:
     crashing.wait("the copy to begin", asked)
 
 
+@pytest.mark.soak  # without a server: tests/unit/spark_apply/driver/loop/test_flushes.py
 @pytest.mark.parametrize("crashing", [(ONE_WAY, "")], ids=["combined"], indirect=True)
 def test_acknowledging_a_commit_before_it_is_durable_is_detected(
     crashing: Crashing, monkeypatch: pytest.MonkeyPatch

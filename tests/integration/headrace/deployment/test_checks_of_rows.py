@@ -115,7 +115,8 @@ def test_full_one_of_three_sites_keeps_its_rows_and_plan_says_so(three: Checked,
     assert sorted(said) == [f"  at a, {other} has none: public.t" for other in sorted(neighbours)]
 
 
-@pytest.mark.parametrize("shape", values(SHAPES, "hub"))
+@pytest.mark.soak
+@pytest.mark.parametrize("shape", SHAPES)
 def test_with_rows_at_two_of_three_sites_no_deletion_is_advised(three: Checked, shape: str) -> None:
     three.file.write_text(f"{THREE_SITES}  - {{tables: [public.t], {SHAPES[shape]}}}\n")
     three.execute("a", "INSERT INTO t VALUES (1, 1)")
@@ -259,6 +260,7 @@ def test_emptying_a_table_as_check_says_removes_no_other_tables_rows(checked: Ch
             assert counts == (0, 100, 1)
 
 
+@pytest.mark.soak
 def test_partition_of_an_arriving_table_is_to_be_detached_and_not_emptied(checked: Checked) -> None:
     """The source has it as a separate table. Its rows here belong to the partitioned table."""
     for site in ("a", "b"):

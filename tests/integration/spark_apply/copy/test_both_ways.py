@@ -79,7 +79,7 @@ def both(
         yield Both(at_a, at_b)
 
 
-@pytest.mark.parametrize("full", ["a", "b"])
+@pytest.mark.parametrize("full", values(["a", "b"], "b"))
 def test_rows_of_the_full_site_are_copied_to_the_empty_one_and_kept(both: Both, full: str):
     has, lacks = (both.at_a, both.at_b) if full == "a" else (both.at_b, both.at_a)  # named by the site where they apply
     execute(has.target, FILL)
@@ -143,7 +143,7 @@ def run_until_settled(pairs: Iterable[CopyingPair]) -> dict[tuple[str, str], Ins
     return {(pair.site, pair.there): pair.record for pair in running if pair.record is not None}
 
 
-@pytest.mark.parametrize("late", ["", "ab", "bc", "cb", "ac", "ca"])
+@pytest.mark.parametrize("late", values(["", "ab", "bc", "cb", "ac", "ca"], "", "ab"))
 def test_full_site_fills_the_other_two_whichever_way_is_late(
     among_three: dict[tuple[str, str], CopyingPair], late: str
 ):
@@ -575,6 +575,7 @@ def test_copy_is_not_repeated_while_the_source_has_users_rows_as_errors(both: Bo
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
 
 
+@pytest.mark.soak
 def test_row_between_the_emptying_and_the_copy_causes_another_copy(both: Both, monkeypatch: pytest.MonkeyPatch):
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")

@@ -46,6 +46,7 @@ def up(system: Sites, tables: str = TABLES, more: str = "") -> Sites:
     return system
 
 
+@pytest.mark.soak
 def test_table_that_left_the_topology_and_returned_is_copied_again(system: Sites):
     system.execute("a", "INSERT INTO over_time.b VALUES (101, 'while it is there')")
     system.assert_converged(["over_time.a", "over_time.b", "hr.ra"])
