@@ -60,6 +60,7 @@ def _abort(system: System, number: int) -> None:
     system.wait_state(apply_name(system), "ABORTED")
 
 
+@pytest.mark.soak  # test_apply_driver_restarts has the error, and the last test here goes apart
 @pytest.mark.fault("an error that an operator must correct")
 def test_aborted_component_moves_apart_and_back_and_resumes_when_fixed(one_way: System, apart: System):
     name = apply_name(apart)
@@ -146,6 +147,8 @@ def test_component_killed_during_the_edit_restarts_in_its_new_process(one_way: S
         processes = wait_processes(apart)
         assert processes == {each: {each} for each in processes}
         assert apart.pid(name) not in {old, killed}
+        own, listed = pids(apart), listed_actors(apart)  # Ray lists each by its name, as a separate actor
+        assert {each: listed.get(each) for each in own} == own
         running.wait_arriving(running.arrived + 1)
 
         # Otherwise the propagation shares a process with this queue.

@@ -170,6 +170,7 @@ def crashing(
         way.close()
 
 
+@pytest.mark.soak  # a shorter one: test_lazy_commits; one on Ray: tests/faults/test_database_server_stops.py
 @pytest.mark.seeded
 def test_destination_crashing_under_load_gets_unacknowledged_changes_again(crashing: Crashing) -> None:
     way = crashing.way
