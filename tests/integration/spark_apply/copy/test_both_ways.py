@@ -722,6 +722,114 @@ def test_copy_waits_for_error_transactions_at_the_source_and_names_them(
     assert execute(into_c.target, "SELECT count(*) FROM rooms") == [(0,)]
 
 
+@pytest.fixture
+def filled_from_a(among_three: dict[tuple[str, str], CopyingPair]) -> dict[tuple[str, str], CopyingPair]:
+    """Set up a topology of one way, from a to b and c, that has copied the table; now all three send to each other."""
+    execute(among_three["a", "b"].dsn, FILL)
+    for way in (("a", "b"), ("a", "c")):
+        pair = among_three[way]
+        (pair.returned_by, pair.shared_by), n_way = ("", ()), (pair.returned_by, pair.shared_by)
+        pair.run()
+        pair.returned_by, pair.shared_by = n_way
+        assert pair.record is not None
+        assert pair.record.state == "DONE"
+    return among_three
+
+
+@pytest.mark.parametrize("late", values(["", "ba", "ca", "bc", "cb"], "", "bc"))
+def test_ways_between_two_filled_sites_ask_to_compare_both_with_the_third(
+    filled_from_a: dict[tuple[str, str], CopyingPair], late: str
+):
+    b_to_c, c_to_b, full = filled_from_a["b", "c"], filled_from_a["c", "b"], filled_from_a["a", "b"].dsn
+    at_once(*(pair for way, pair in filled_from_a.items() if way != tuple(late)))
+    at_once(*filled_from_a.values())
+    states = {way: pair.record.state for way, pair in filled_from_a.items() if pair.record is not None}
+    assert states == {
+        **dict.fromkeys([("a", "b"), ("a", "c")], "DONE"),
+        **dict.fromkeys([("b", "a"), ("c", "a")], "KEPT"),
+        **dict.fromkeys([("b", "c"), ("c", "b")], "FAILED"),
+    }
+    assert b_to_c.record is not None
+    assert b_to_c.record.problem == (
+        "apply process apply_from_a_at_c has rows in the destination table (DONE): what is there is a copy from site a."
+        " It is neither emptied nor copied from b, because rows would be lost. a sends the table to b, too, but b and c"
+        " may differ: what users of b change before this way is recorded does not come here. So let changes of the table"
+        " at b and c rest (those at a may go on), and run `headrace verify FILE public.rooms`. If a -> b and a -> c are"
+        " identical, with no row in flight, keep the rows with `headrace up FILE --keep-existing`; changes may resume"
+        " when it has ended. If not, correct the rows that it names as it says, and compare again. If many rows differ,"
+        ' docs/tasks/add-a-site.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
+    )
+
+    # as printed, while a change of a is in flight to b and to c
+    execute(full, "INSERT INTO rooms VALUES (1001, 'of a')")
+    for pair in (b_to_c, c_to_b):
+        pair.keep_existing = True
+        pair.look_again()
+    at_once(b_to_c, c_to_b)
+    for pair in (b_to_c, c_to_b):
+        assert pair.record is not None
+        assert pair.record.state == "KEPT"
+        assert execute(pair.target, "SELECT count(*), max(id) FROM rooms") == [(100, 100)]
+
+
+def begins_after_a_user_of_b(ways: dict[tuple[str, str], CopyingPair]) -> None:
+    ways["b", "a"].run()
+    _written_at_b_and_a(ways)
+
+
+def ends_before_a_row_of_b_arrives_and_returns(ways: dict[tuple[str, str], CopyingPair]) -> None:
+    for way, pair in ways.items():
+        pair.keep_existing = way[0] != "a"
+    at_once(*ways.values())
+    _written_at_b_and_a(ways)
+    for way, pair in ways.items():
+        pair.keep_existing = False
+        if way[0] != "a":
+            assert pair.record is not None
+            assert pair.record.state == "KEPT"
+            pair.destination.leave_out(TOPOLOGY, pair.name, kept=())
+            assert pair.record is None
+
+
+def _written_at_b_and_a(ways: dict[tuple[str, str], CopyingPair]) -> None:
+    for dsn in (ways["b", "a"].dsn, ways["b", "a"].target):  # a user's row, and b -> a has applied it
+        execute(dsn, "INSERT INTO rooms VALUES (1001, 'of b')")
+
+
+@pytest.mark.parametrize("makes", [begins_after_a_user_of_b, ends_before_a_row_of_b_arrives_and_returns])
+def test_way_between_two_filled_sites_asks_although_both_copies_are_complete(
+    filled_from_a: dict[tuple[str, str], CopyingPair], makes: Callable[[dict[tuple[str, str], CopyingPair]], None]
+):
+    """Only a has sent what b and c have, by their records, yet c lacks a row: no way would bring it any more."""
+    makes(filled_from_a)
+    assert {pair.record.state for way, pair in filled_from_a.items() if way[0] == "a" and pair.record} == {"DONE"}
+    at_once(filled_from_a["b", "a"], filled_from_a["b", "c"])
+    record = filled_from_a["b", "c"].record
+    assert record is not None
+    assert (record.state, record.scn) == ("FAILED", 0)
+    assert "If a -> b and a -> c are identical" in record.problem
+    assert execute(filled_from_a["b", "c"].target, "SELECT FROM rooms WHERE id = 1001") == []
+
+
+@pytest.mark.parametrize("differs", ["identity", "copying", "not shared"])
+def test_comparison_with_a_third_site_is_named_only_where_it_answers_the_question(
+    filled_from_a: dict[tuple[str, str], CopyingPair], differs: str
+):
+    a_to_b, b_to_c = filled_from_a["a", "b"], filled_from_a["b", "c"]
+    if differs == "identity":  # of another table of a
+        assert a_to_b.record is not None
+        execute(a_to_b.target, f"UPDATE headrace.instantiation SET identity = '1' WHERE apply = '{a_to_b.name}'")
+    elif differs == "copying":
+        record(a_to_b, state="COMPARING")
+    else:  # handlers, or a hub
+        b_to_c.shared_by = ()
+    b_to_c.run()
+    assert b_to_c.record is not None
+    assert b_to_c.record.state == "FAILED"
+    assert "headrace verify" not in b_to_c.record.problem
+    assert "If it holds the rows of b as they are now" in b_to_c.record.problem
+
+
 def test_late_full_site_is_copied_only_when_an_operator_says_that_changes_rest(
     among_three: dict[tuple[str, str], CopyingPair], monkeypatch: pytest.MonkeyPatch
 ):
