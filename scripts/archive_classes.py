@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from actors.cluster.local import LocalCluster
-from spark_apply.application.config import ApplicationConfig
+from spark_apply.application.config import ApplicationConfig, ExecutorResources
 from spark_apply.application.environment import java_environment, java_home
 from spark_apply.application.jvm.class_path import ARCHIVES, archived, prepare_archive
 from spark_apply.application.spark import SparkApplication
@@ -52,7 +52,13 @@ def run_application(folder: Path, lists: Path) -> None:
     try:
         address = cluster.start()
         os.environ.update(cluster.client_environment())
-        config = ApplicationConfig(topology="classes", site="here", ray_address=address, state_dir=str(folder / "site"))
+        config = ApplicationConfig(
+            topology="classes",
+            site="here",
+            ray_address=address,
+            state_dir=str(folder / "site"),
+            resources=ExecutorResources(executors=2),
+        )
         application = SparkApplication(config, jvm_options=(f"-XX:DumpLoadedClassList={lists}/%p",))
         application.start()
         deadline = time.monotonic() + TIMEOUT_S

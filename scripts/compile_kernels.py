@@ -97,7 +97,7 @@ def mined(folder: Path, source: PostgresSource, changes: psycopg.Connection[obje
     writer.attach(stream)
     miner = Miner(folder / "redo", SOURCE, FIRST_SCN, RULES, decoder_for)
     for statement in CHANGES:
-        changes.execute(statement)  # type: ignore[call-overload]
+        changes.execute(statement)
     end, batches, deadline = source.write_marker(b"end"), [], time.monotonic() + TIMEOUT_S
     while writer.position.scn < end or writer.awaits_build:
         if time.monotonic() > deadline:

@@ -7,6 +7,7 @@ maintain.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -90,10 +91,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check that pytest-xdist has recognised the groups.
+    """Check that pytest-xdist has recognised the groups, and keep the collected tests out of garbage collections.
 
-    Otherwise it would distribute the tests of a topology one by one, and start the topology twice.
+    Without groups it would distribute the tests of a topology one by one, and start the topology twice. A full garbage
+    collection takes 0.3 s with ten thousand collected tests, and no time worth mentioning without them.
     """
+    gc.collect()
+    gc.freeze()
     if _is_worker(session.config) and session.config.getoption("loadgroup"):
         assert all("@" in item.nodeid for item in session.items), (
             "pytest-xdist has not taken the groups of tests: see its version and pytest's"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName
 from topology.plan import KeptRows
-from topology.routing.ways import is_sent_on, returned_by, writes_alone
+from topology.routing.ways import is_sent_on, returned_by, shared_by, writes_alone
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, Instantiation
@@ -71,8 +71,13 @@ def rows_there(
     asked = [name for name in filled if not any(name in names for names in stays.values())]
     nothing_of = _empty_at(databases.destination(apply.source), [(name, at_source[name]) for name in asked])
     refused = {TableName.of(record) for record in recorded if record.is_refused}
+    arrives = {TableName.of(each.destination): each for each in came}
     for name in asked:
-        finding = _never_copied(spec, apply, name, target, has_none_there=name in nothing_of)
+        shared = shared_by(spec, apply, arrives[name])
+        table = _TwoWayTable(at_source[name], name, returned[name], shared)
+        finding = _compared_first(spec, apply, table, target, databases) or _never_copied(
+            spec, apply, name, target, has_none_there=name in nothing_of
+        )
         yield replace(finding, is_error=name not in refused)
 
 
@@ -110,6 +115,7 @@ class _TwoWayTable(NamedTuple):
     source: TableName
     destination: TableName
     returned_by: str
+    shared_by: tuple[tuple[str, str], ...] = ()
 
 
 def _staying(
@@ -173,6 +179,41 @@ def _empty_at(source: DestinationDatabase, tables: Sequence[tuple[TableName, Tab
     """
     filled = source.filled([there for _, there in tables]) if tables else ()
     return frozenset(name for name, there in tables if there not in filled)
+
+
+def _compared_first(
+    spec: TopologySpec,
+    apply: ApplySpec,
+    table: _TwoWayTable,
+    target: DestinationDatabase,
+    databases: OpenDatabases,
+) -> Finding | None:
+    """Return the finding about rows that a third site sends to both sites of a way; None: no site does.
+
+    Args:
+        spec: the topology.
+        apply: the apply process that gets the table.
+        table: the table, whose copy has not begun.
+        target: the destination, open.
+        databases: the topology's databases.
+    """
+    if not table.shared_by:
+        return None
+    from spark_apply.copy.ways.neighbours import compared_over  # imports numpy
+
+    others = target.other_copies(spec.name, apply.name, *table.destination)
+    common = _both_ways(spec, apply, databases).common_source(table, others)
+    if not common:
+        return None
+    return Finding(
+        path=f"sites.{apply.site} table {table.destination}",
+        problem=f"the destination table is not empty: {common} sends it to {apply.source} and {apply.site}, which now"
+        f" send to each other. They may differ: what users of {apply.source} changed before this way is recorded does"
+        f" not come to {apply.site}",
+        # The first `up` starts everything else, also what `verify` asks.
+        fix="run `headrace up FILE`, which asks about this table again; then"
+        f" {compared_over(common, apply.source, apply.site, table.source)}",
+    )
 
 
 def _never_copied(

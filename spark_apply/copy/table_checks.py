@@ -248,4 +248,7 @@ class TableChecks:
     def _refused(self, each: Standing, others: Sequence[OtherCopy]) -> str:
         """Return why a table cannot be copied into a destination table that has rows; empty: the rows are kept."""
         emptying = self.destination.how_to_empty(each.table.destination)
-        return not_copied_beside(each, others, self.config, emptying) if others else refused(each, emptying)
+        if not others:
+            return refused(each, emptying)
+        common = self.both_ways.common_source(each.table, others)
+        return not_copied_beside(each, others, self.config, emptying, common=common)

@@ -10,6 +10,7 @@ from tests.support.databases.destination_contract import PostgresHarness
 from tests.support.databases.server_settings import reload_settings
 from tests.support.histories.conflicts import COLUMNS, raw
 from tests.support.session.bounds import STALL_S
+from tests.support.session.matrices import values
 from tests.support.values.writes import insert, int4
 
 PUT = "INSERT INTO public.c (id, a) VALUES ($1, $2)"
@@ -108,7 +109,11 @@ def test_handlers_function_that_changes_the_session_is_refused(harness, session,
     assert state(session) == before
 
 
-@pytest.mark.parametrize("name", [each for each in _BODIES if each != "unlocks"])
+# The checks are those of a handler's function; of them, one each fails by a setting, the origin, and what it executes.
+@pytest.mark.parametrize(
+    "name",
+    values([each for each in _BODIES if each != "unlocks"], "fires_triggers_once", "replaces_origin", "forgets"),
+)
 @pytest.mark.parametrize("when", ["ROW", "DEFERRED"])
 def test_trigger_that_changes_the_session_is_refused_by_its_table(harness, session, name, when):
     _trigger(harness, f"{name}_too", deferred=when == "DEFERRED")

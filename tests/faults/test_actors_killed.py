@@ -23,8 +23,6 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
     values(
         ["capture", "queue", "site:src", "site:dst", "apply", "spark", CONTROLLER],
         "capture",
-        "queue",
-        "site:src",
         CONTROLLER,
     ),
 )
@@ -44,6 +42,7 @@ def test_killed_actor_comes_back_and_nothing_is_lost_or_doubled(one_way: System,
         assert {"propagation:src_to_dst", "queue:q_src"} in one_way.deployment.connect().processes().values()
 
 
+@pytest.mark.soak  # test_processes_apart goes apart and kills the same queue
 @pytest.mark.fault("SIGKILL of an actor")
 def test_process_killed_after_processes_apart_stops_no_other_component(
     one_way: System,

@@ -51,6 +51,7 @@ def test_queue_killed_after_enqueue_before_acknowledgement(one_way: System, end:
     _through(one_way, f"queue:{getattr(one_way.spec.propagations[0], end)}", "queue.after_enqueue")
 
 
+@pytest.mark.soak
 @pytest.mark.fault("SIGKILL at a failpoint of the propagation")
 def test_propagation_killed_after_sending_before_acceptance(one_way: System):
     _through(one_way, _propagation(one_way), "propagation.after_send")

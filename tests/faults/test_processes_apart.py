@@ -60,6 +60,7 @@ def _abort(system: System, number: int) -> None:
     system.wait_state(apply_name(system), "ABORTED")
 
 
+@pytest.mark.soak  # test_apply_driver_restarts has the error, and the last test here goes apart
 @pytest.mark.fault("an error that an operator must correct")
 def test_aborted_component_moves_apart_and_back_and_resumes_when_fixed(one_way: System, apart: System):
     name = apply_name(apart)
@@ -98,7 +99,7 @@ def test_aborted_component_moves_apart_and_back_and_resumes_when_fixed(one_way: 
     assert one_way.execute("dst", "SELECT count(*) FROM notes") == [(3,)]
 
 
-@pytest.mark.soak  # test_actors_killed has a queue
+@pytest.mark.soak  # the next test has a queue
 @pytest.mark.fault("SIGKILL of an actor")
 def test_each_kind_of_component_killed_apart_stops_no_other(apart: System):
     apart.deployment.up()
@@ -146,5 +147,14 @@ def test_component_killed_during_the_edit_restarts_in_its_new_process(one_way: S
         processes = wait_processes(apart)
         assert processes == {each: {each} for each in processes}
         assert apart.pid(name) not in {old, killed}
+        own, listed = pids(apart), listed_actors(apart)  # Ray lists each by its name, as a separate actor
+        assert {each: listed.get(each) for each in own} == own
+        running.wait_arriving(running.arrived + 1)
+
+        # Otherwise the propagation shares a process with this queue.
+        before = pids(apart)
+        apart.wait_restarted("queue:q_src", apart.kill("queue:q_src"))
+        after = pids(apart)
+        assert {each for each in after if after[each] != before[each]} == {"queue:q_src"}
         running.wait_arriving(running.arrived + 1)
     apart.assert_converged(TABLES)

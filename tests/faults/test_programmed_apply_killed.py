@@ -194,11 +194,9 @@ def prepared(dsn: str) -> tuple[PostgresDestination, int]:
 
 
 def spawned(life: Callable[..., None], *arguments: object) -> BaseProcess:
-    """Start a process, forked from one that has only imported slow modules."""
+    """Start a process, forked from one that has imported everything once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["headrace.databases.postgres.destination.database", "spark_apply.server.apply_server"]
-    )
+    context.set_forkserver_preload([__name__])
     process = context.Process(target=life, args=arguments, daemon=True)
     process.start()
     return process

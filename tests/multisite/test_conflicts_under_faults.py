@@ -30,7 +30,7 @@ ROUNDS = scaled(3, 9)
 WRITES = 8  # of all users in a round
 CRASHES = 0.03  # share of an apply process's steps that kill a part of it: several a round
 BEFORE_MAX = 40  # steps of an apply process before its server stops: none to a few transactions
-IN_TEST = "latest_timestamp with tombstones (3 sites)"  # in addition to one over a hub
+IN_TEST = "latest_timestamp with tombstones (3 sites)"
 THREE = [each for each in CONVERGENT if each.sites == 3]
 
 
@@ -142,7 +142,7 @@ def sites_of(
     [
         pytest.param(
             each,
-            marks=() if each.hub or named(each) == IN_TEST else pytest.mark.soak,
+            marks=() if named(each) == IN_TEST else pytest.mark.soak,
             id=f"{named(each)}{' over a hub' if each.hub else ''}",
         )
         for each in (*THREE, *(each for each in OVER_A_HUB if each.name == "delta"))

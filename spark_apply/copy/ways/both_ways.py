@@ -29,7 +29,7 @@ Worked flow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -39,7 +39,7 @@ from headrace.lcr.scn import Scn, scn_text
 from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import DestinationDatabase, Instantiation
+    from headrace.databases.ports import DestinationDatabase, Instantiation, OtherCopy
     from spark_apply.copy.records.standing import Standing
 
 __all__ = ["BothWays", "Found", "TwoWayTable"]
@@ -71,6 +71,11 @@ class TwoWayTable(Protocol):
     @property
     def returned_by(self) -> str:
         """Name of the apply process at the source that returns the table's changes there; empty: none."""
+        ...
+
+    @property
+    def shared_by(self) -> tuple[tuple[str, str], ...]:
+        """Of each further source of a shared table, the apply process here and the one at the source."""
         ...
 
 
@@ -174,6 +179,29 @@ class BothWays:
     def has_none_there(self, table: TwoWayTable) -> bool:
         """Return whether the source has no row of a table now; raises like `is_recorded_there`."""
         return not self._is_filled_there(table)
+
+    def common_source(self, table: TwoWayTable, others: Sequence[OtherCopy]) -> str:
+        """Return a third site that sends a table to this site and to the source; empty: there is none.
+
+        Both sites have its rows, so `headrace verify` compares them with each other by comparing each with that site.
+
+        Args:
+            table: a table with rows here and at the source, whose copy has not begun here.
+            others: records of others in the destination table.
+
+        Raises:
+            DatabaseError: the source's records cannot be read.
+        """
+        if not all(other.is_finished and other.topology == self.topology for other in others):
+            return ""
+        here = {other.apply: other for other in others if other.state in _APPLIED}
+        for apply, there in table.shared_by:
+            if (other := here.get(apply)) is None:
+                continue
+            for record in self.records.instantiations(self.topology, there):
+                if record.state in _APPLIED and (record.source, record.identity) == (other.source, other.identity):
+                    return other.source
+        return ""
 
     def waits(self, table: TwoWayTable) -> str:
         """Return why a table waits, for the operator."""

@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import BEGUN
+from headrace.lcr.table_name import argument
 from spark_apply.copy.pieces.rounds import has_no_rows
 from spark_apply.copy.ways.obstacles import REPAIRED_ALONE
 
@@ -32,11 +33,19 @@ if TYPE_CHECKING:
 
     from headrace.databases.ports import DestinationSession, OtherCopy
     from headrace.databases.ports.copying import TableReader
+    from headrace.lcr.table_name import TableName
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.copy.pieces.rounds import TableCopy
     from spark_apply.copy.records.standing import Standing
 
-__all__ = ["applied_twice", "awaited", "may_be_of_nothing", "may_have_rows", "not_copied_beside"]
+__all__ = [
+    "applied_twice",
+    "awaited",
+    "compared_over",
+    "may_be_of_nothing",
+    "may_have_rows",
+    "not_copied_beside",
+]
 
 
 def awaited(each: Standing, others: Sequence[OtherCopy], topology: str) -> str:
@@ -78,7 +87,28 @@ def applied_twice(each: Standing, others: Sequence[OtherCopy], topology: str) ->
     )
 
 
-def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: ApplyConfig, how_to_empty: str) -> str:
+def compared_over(common: str, source: str, here: str, table: TableName) -> str:
+    """Return how an operator finds out whether two sites that a third one fills have the same rows, and keeps them.
+
+    `verify` does not compare the two with each other before the way between them is recorded.
+
+    Args:
+        common: the third site (`BothWays.common_source`).
+        source: of the way that is not recorded yet.
+        here: its destination.
+        table: the name of the table, the same at all sites.
+    """
+    return (
+        f"let changes of the table at {source} and {here} rest (those at {common} may go on), and run `headrace verify"
+        f" FILE {argument(table)}`. If {common} -> {source} and {common} -> {here} are identical, with no row in flight,"
+        " keep the rows with `headrace up FILE --keep-existing`; changes may resume when it has ended. If not, correct"
+        " the rows that it names as it says, and compare again"
+    )
+
+
+def not_copied_beside(
+    each: Standing, others: Sequence[OtherCopy], config: ApplyConfig, how_to_empty: str, *, common: str = ""
+) -> str:
     """Return why a table is not copied into a destination table where another apply process has rows; empty: keep them.
 
     The table is never emptied: the other one has applied changes there that this source may not have yet, and they are
@@ -89,6 +119,7 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: Apply
         others: records of others in its destination table, at least one.
         config: of this apply process.
         how_to_empty: from `DestinationDatabase.how_to_empty`.
+        common: from `BothWays.common_source`.
     """
     table, topology, source = each.table, config.topology, config.source.site
     states = ", ".join(sorted({other.state for other in others}))
@@ -112,14 +143,21 @@ def not_copied_beside(each: Standing, others: Sequence[OtherCopy], config: Apply
         return ""
     sites = " and ".join(sorted({other.source for other in others}))
     origin = "kept, and has changes" if all(other.state == "KEPT" for other in others) else "a copy"
+    there += f": what is there is {origin} from site {sites}. It is neither emptied nor copied from {source}, because"
+    there += " rows would be lost."
+    if common:
+        here = config.destination.site
+        return (
+            f"{there} {common} sends the table to {source}, too, but {source} and {here} may differ: what users of"
+            f" {source} change before this way is recorded does not come here. So"
+            f" {compared_over(common, source, here, table.source)}. If many rows differ, {emptied}"
+        )
     # A change that this source had, and the source of that copy did not have yet, has not arrived and never will. So
     # the message says "as they are now".
     return (
-        f"{there}: what is there is {origin} from site {sites}. It is neither emptied nor copied from {source}, because"
-        " rows would be lost. If it "
-        f"holds the rows of {source} as they are now, keep them with `headrace up --keep-existing` while changes of"
-        f" this table at {source} rest: changes made there before that are not applied. If it may lack some, and"
-        f" {source} has every row that {sites} has, {emptied}"
+        f"{there} If it holds the rows of {source} as they are now, keep them with `headrace up --keep-existing` while"
+        f" changes of this table at {source} rest: changes made there before that are not applied. If it may lack some,"
+        f" and {source} has every row that {sites} has, {emptied}"
     )
 
 

@@ -25,6 +25,7 @@ from tests.support.actors.actor_system import FakeActors
 from tests.support.actors.controllers import EVERYTHING, call_again, one_way_spec
 from tests.support.clusters.system import wait_until
 from tests.support.databases.statements import row_of
+from tests.support.session.matrices import values
 from tests.support.wire.links import loopback
 from topology.spec import DatabaseSpec, TopologySpec
 
@@ -124,7 +125,7 @@ def _spec(folder: Path, dsn: str) -> TopologySpec:
     return replace(spec, sites=(replace(spec.sites[0], database=DatabaseSpec(kind="postgres", dsn=dsn)), spec.sites[1]))
 
 
-@pytest.mark.parametrize("lost", ["the controller", "the answer"])
+@pytest.mark.parametrize("lost", values(["the controller", "the answer"], "the controller"))
 def test_no_apply_process_begins_while_old_preparation_may_add_a_table(
     tmp_path: Path, source_dsn: str, lost: str
 ) -> None:

@@ -200,6 +200,7 @@ def test_process_returns_from_another_cluster_by_the_address_alone(state_dir, tm
     assert done.stdout == "set()\n", done.stderr
 
 
+@pytest.mark.soak  # tests/faults/test_actors_killed.py kills the actors of a topology
 def test_actor_survives_the_death_of_its_process_with_its_state(state_dir):
     """Runs in its own process: ray reads the address rules from the environment in which it was imported."""
     program = """

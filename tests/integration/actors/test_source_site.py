@@ -434,7 +434,11 @@ def test_renamed_column_that_a_transformation_names_is_reported(make: Callable[.
     assert status_of(source.host, SiteStatus).lost_columns == ("secret of public.t (c)",)
 
 
-def test_partition_without_identity_is_shown_until_the_printed_fix_ran(make: Callable[..., Source]) -> None:
+def test_partition_without_identity_is_shown_until_the_printed_fix_ran(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Instead of half a minute between two looks at all partitions.
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 1.0)
     source = make()
     source.run("CREATE TABLE p (id int PRIMARY KEY, v int) PARTITION BY LIST (id)")
     source.run("CREATE TABLE p_1 PARTITION OF p FOR VALUES IN (1)")

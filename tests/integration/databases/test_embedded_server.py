@@ -47,7 +47,7 @@ def _one(server: EmbeddedServer, query: str) -> object:
         return row_of(connection.execute(query))[0]
 
 
-@pytest.mark.parametrize("version", [18, 16])
+@pytest.mark.parametrize("version", values([18, 16], 18))
 def test_server_starts_with_logical_wal_and_fsync(folder: Path, version: int) -> None:
     server = EmbeddedServer(folder, version=version, name="dbs1")
     server.start()
@@ -381,7 +381,7 @@ def test_normal_user_runs_the_server_in_place() -> None:
     )
     if not embedded_place._can_run(embedded_place.client_binary("postgres"), 65534):
         pytest.skip("this clone lies where other users cannot enter")
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(servers_place())}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

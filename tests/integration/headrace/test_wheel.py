@@ -62,7 +62,7 @@ def installed(wheel: Path) -> Path:
     environment = wheel.parent / "environment"
     venv.create(environment, with_pip=False)
     python = environment / "bin" / "python"
-    run(*PIP, "--python", python, "install", "--quiet", "--no-deps", wheel, cwd=wheel.parent)
+    run(*PIP, "--python", python, "install", "--quiet", "--no-deps", "--no-compile", wheel, cwd=wheel.parent)
     packages = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=wheel.parent).strip()
     # Use a plain path: this environment's own .pth files, which name the sources, are not read.
     (Path(packages) / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")

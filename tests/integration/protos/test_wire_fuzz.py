@@ -36,7 +36,7 @@ from protos.wire.admission import Admission
 from protos.wire.fragments import FRAGMENT_BYTES
 from tests.support.clusters.system import wait_until
 from tests.support.session.bounds import STALL_S
-from tests.support.session.matrices import values
+from tests.support.session.matrices import cases, values
 from tests.support.session.seeds import is_soak, scaled, seed_of
 from tests.support.values.lcr_batches import insert_batch
 from tests.support.wire.certificates import Certificates
@@ -328,7 +328,9 @@ def test_arbitrary_messages_to_any_method_are_answered_or_refused(world: World) 
 
 
 @pytest.mark.seeded  # it was a race: more repetitions are as good as other bytes
-@pytest.mark.parametrize("method", sorted(BEGINNINGS))
+@pytest.mark.parametrize(
+    "method", values(sorted(BEGINNINGS), "/headrace.v1.Coordinator/Serve", "/headrace.v1.Queue/Enqueue")
+)
 def test_invalid_bytes_on_an_open_stream_do_not_stop_a_server_from_ending(world: World, method: str) -> None:
     """gRPC alone ended such a call twice, and its server could then never be stopped; `World.close` stops it."""
     beginning = [message.SerializeToString() for message in BEGINNINGS[method][0]]
@@ -344,7 +346,9 @@ def test_invalid_bytes_on_an_open_stream_do_not_stop_a_server_from_ending(world:
 
 
 @pytest.mark.parametrize("declared", values([2**40, 1_200_000_000], 2**40))
-@pytest.mark.parametrize("piece", [b"", b"x", bytes(FRAGMENT_BYTES)], ids=["empty", "tiny", "whole"])
+@pytest.mark.parametrize(
+    "piece", cases({"empty": b"", "tiny": b"x", "whole": bytes(FRAGMENT_BYTES)}, core=("empty", "whole"))
+)
 def test_endless_fragments_cost_no_more_than_their_content(world: World, declared: int, piece: bytes) -> None:
     """Every piece is valid by itself; the one that would complete the batch never arrives."""
     sent = 0

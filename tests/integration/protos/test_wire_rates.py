@@ -205,7 +205,7 @@ def test_flooding_stream_is_held_back_while_our_clients_continue(
     assert len([each for each in caplog.records if "holds back" in each.message]) == 1
 
 
-@pytest.mark.parametrize("method", STREAMS)
+@pytest.mark.parametrize("method", some(STREAMS, "Queue/Enqueue", "Coordinator/Serve"))
 def test_endlessly_flooding_stream_is_refused_with_its_status(
     world: World, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +223,7 @@ def test_endlessly_flooding_stream_is_refused_with_its_status(
     assert method in status.last_refusal
 
 
-@pytest.mark.parametrize("method", some(CALLS, "Redo/Watch", "Redo/Checkpoint"))
+@pytest.mark.parametrize("method", some(CALLS, "Redo/Watch"))
 def test_repeatedly_calling_connection_is_held_back_while_ours_continue(world: World, method: str) -> None:
     channel = transport.Channel(world.peer(method.partition("/")[0], _site(method)))
     call = channel.grpc.unary_stream(f"/headrace.v1.{method}")

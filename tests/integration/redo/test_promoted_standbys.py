@@ -29,6 +29,7 @@ DATABASE = "app"
 
 
 # The worker that copies slots to a standby sleeps for up to 30 s. Its sleep doubles whenever there was nothing to do.
+# `kept_in_step` wakes it.
 SYNCHRONIZED_S = 180.0
 
 
@@ -110,7 +111,10 @@ def test_capture_continues_only_at_a_promoted_standby_with_all_changes(
     redo.user.execute("INSERT INTO t SELECT n FROM generate_series(1, 100) n")
 
     def kept_in_step() -> bool:
+        # The server moves restart_lsn where it logs its running transactions, by itself every fifteen seconds.
+        execute(primary.dsn(), "SELECT pg_log_standby_snapshot()")
         redo.catch_up()
+        execute(standby.dsn(), "SELECT pg_reload_conf()")
         return in_step(standby, slot)
 
     wait_until(kept_in_step, SYNCHRONIZED_S)

@@ -15,6 +15,7 @@ from headrace.base.errors import RedoError
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import ScnRange
 from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.destination.records import removal
 from headrace.databases.postgres.destination.records.schema import prepare_schema
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.lcr.batch import Command, LcrBatch
@@ -207,7 +208,10 @@ def test_missing_or_too_long_label_is_refused(site: RedoSite, argument: str) -> 
         site.user.execute(f"SELECT headrace.track({argument})")
 
 
-def test_apply_servers_commits_carry_the_labels_into_their_databases_log(site: RedoSite) -> None:
+def test_apply_servers_commits_carry_the_labels_into_their_databases_log(
+    site: RedoSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "_WAIT_S", 0.2)  # at the end, for a stream that this test no longer reads
     site.user.execute("CREATE TABLE t (id int PRIMARY KEY)")
     destination = PostgresDestination(site.dsn, site="dbs1")
     try:

@@ -28,9 +28,8 @@ from headrace.rules.conditions.rowwise import is_true_of
 from headrace.rules.conditions.spelling import spelled, spelled_tree
 from headrace.rules.rule import Rule, RuleSet
 from protos import apply_pb2 as pb
-from spark_apply.driver import apply_driver
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.apply.driver_on_threads import WAIT_S, run_on_threads
 from tests.support.databases.postgres_site import Site
 from tests.support.databases.statements import execute
 from tests.support.session.seeds import scaled
@@ -413,7 +412,7 @@ def test_subset_is_copied_replicated_and_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One subset is at the capture process and one at the apply process; the driver is replaced while users write."""
-    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    run_on_threads(monkeypatch)
     rng = random.Random(8)
     for dsn in (source_database, destination_database):
         for table in ("employees", "staff", "jobs"):

@@ -22,9 +22,8 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from protos import apply_pb2 as pb
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.driver import apply_driver
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.apply.driver_on_threads import WAIT_S, run_on_threads
 from tests.support.databases.statements import execute
 from tests.support.ways.postgres_network import two_sites
 from topology.file.reading import read_topology
@@ -186,7 +185,7 @@ def compared(driver: Any) -> dict[str, bool]:
 def test_renamed_table_is_copied_replicated_altered_compared_and_repaired(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    run_on_threads(monkeypatch)
     file = tmp_path / "renamed.yaml"
     file.write_text(FILE)
     spec = read_topology(file, {"SOURCE": source_database, "DESTINATION": destination_database})

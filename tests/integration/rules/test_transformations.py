@@ -27,9 +27,8 @@ from headrace.rules.transformations.transformation import (
 from headrace.rules.user_code.source import UserFunction
 from headrace.testing import Table, row_lcr, transform, values_of
 from protos import apply_pb2 as pb
-from spark_apply.driver import apply_driver
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, executed, wait_for
-from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.apply.driver_on_threads import WAIT_S, run_on_threads
 from tests.support.apply.handlers import code_of
 from tests.support.databases.statements import execute
 
@@ -186,7 +185,7 @@ def test_transformed_tables_are_copied_replicated_and_compared(
     """One transformation is at the capture process, others at the apply process; the driver is replaced while users
     write.
     """
-    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    run_on_threads(monkeypatch)
     rng = random.Random(11)
     prepare(source_database, destination_database)
     mined = RuleSet(

@@ -412,7 +412,7 @@ TO_DOUBLES = """def keep(lcr, error, session):
     ("alter", "refused"),
     [
         ("CREATE UNIQUE INDEX ON public.doubles (id, name)", 0),
-        ("ALTER TABLE public.doubles DROP COLUMN name", 1),
+        pytest.param("ALTER TABLE public.doubles DROP COLUMN name", 1, marks=pytest.mark.soak),
         (
             "ALTER TABLE public.doubles ADD COLUMN more text; ALTER TABLE public.doubles ALTER COLUMN name TYPE"
             " varchar(20)",

@@ -17,6 +17,7 @@ from headrace.status.captures import CaptureStatus
 from tests.support.actors.statuses import status_of
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
+from tests.support.session.matrices import values
 from tests.support.ways.one_way import CAPTURE, WAIT_S, OneWay, create_tables, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -32,7 +33,8 @@ def combined(
     made.close()
 
 
-def test_combining_and_separating_under_load_neither_loses_nor_reorders(combined: OneWay) -> None:
+@pytest.mark.parametrize("times", values([1, 3], 1))
+def test_combining_and_separating_under_load_neither_loses_nor_reorders(combined: OneWay, times: int) -> None:
     def wait_arrived(number: int) -> None:
         there = "SELECT 1 FROM log WHERE number = %s"
 
@@ -46,7 +48,7 @@ def test_combining_and_separating_under_load_neither_loses_nor_reorders(combined
         wait_for("them to be combined", combined.is_combined, WAIT_S)
         assert set(combined.hosts) == {CAPTURE}
         wait_arrived(last[0] + 1)
-        for _ in range(3):
+        for _ in range(times):
             combined.take("combined: never\n")
             wait_for(
                 "them to be parted", lambda: not status_of(combined.hosts[CAPTURE], CaptureStatus).subscribers, WAIT_S

@@ -10,14 +10,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from headrace.base.errors import DestinationRestarted, PropagationError
 from protos import apply_pb2 as pb
 from spark_apply.application import runs
 from spark_apply.application.access.run_tokens import RunTokens
 from spark_apply.application.access.task_access import TaskAccess
 from spark_apply.apply_config import ApplyConfig
+from spark_apply.copy import instantiation
+from spark_apply.driver import apply_driver
 
 WAIT_S = 240.0  # generous: machines may run other work as well
+_LOOK_AGAIN_S = 1.0  # a test acts at once on a table that needs an operator; ten in production
+
+
+def run_on_threads(patch: pytest.MonkeyPatch) -> None:
+    """Have drivers run their tasks as threads of the test, and look soon again at tables that need an operator.
+
+    Args:
+        patch: undoes it.
+    """
+    patch.setattr(apply_driver, "TaskRunner", Runner)
+    patch.setattr(instantiation, "_LOOK_AGAIN_S", _LOOK_AGAIN_S)
 
 
 class Run:

@@ -29,10 +29,8 @@ from headrace.databases.ports import Finding
 from headrace.deployment.inspection import check_topology
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from protos import apply_pb2 as pb
-from spark_apply.copy import instantiation
-from spark_apply.driver import apply_driver
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.apply.driver_on_threads import WAIT_S, run_on_threads
 from tests.support.databases.statements import digest, execute
 
 __all__ = ["FollowedFixes"]
@@ -82,8 +80,7 @@ class FollowedFixes:
     """
 
     def __init__(self, source: str, destination: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(apply_driver, "TaskRunner", Runner)
-        patch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # for a table that an operator acts on; ten in production
+        run_on_threads(patch)
         patch.setenv("SOURCE", source)
         patch.setenv("DESTINATION", destination)
         self.dsn = {"src": source, "dst": destination}

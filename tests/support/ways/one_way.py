@@ -37,7 +37,7 @@ from spark_apply.driver.groups import forming
 from spark_apply.driver.loop import dequeuing
 from tests.support.actors.statuses import status_of
 from tests.support.apply.apply_driver import answer_no_more
-from tests.support.apply.driver_on_threads import Runner
+from tests.support.apply.driver_on_threads import run_on_threads
 from tests.support.databases.statements import execute
 from tests.support.session.background import in_background
 from tests.support.wire.links import loopback
@@ -99,7 +99,7 @@ class OneWay:
         self.restarts = 0  # of the driver, by `tend`
         self.spec = self.read(more)
         self.hosts: dict[str, Host] = {}
-        monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+        run_on_threads(monkeypatch)
         # So that a few megabytes exceed what the apply process takes.
         monkeypatch.setattr(dequeuing, "CREDIT_BYTES", 1 << 20)
         monkeypatch.setattr(forming, "_PENDING_BYTES_MAX", 1 << 20)

@@ -232,15 +232,16 @@ def listening_of(processes: Iterable[psutil.Process]) -> Iterator[tuple[str, Add
                     yield process.name(), (each.laddr.ip, each.laddr.port)
 
 
-def assert_spark_reads_nothing(found: Sequence[tuple[str, Address]]) -> None:
+def assert_spark_reads_nothing(found: Sequence[tuple[str, Address]], executors: int) -> None:
     """Assert that Spark's ports refuse another user's message before they deserialize it.
 
     Args:
         found: all ports of an application, from `listening_of`.
+        executors: number of the application's executors.
     """
     answers = _send_to_spark([address for _, address in found])
     answered = {each: answer for each, answer in zip(found, answers, strict=True) if answer}
-    assert len(answered) >= 5, "the application master's, the driver's two, and one of each executor"
+    assert len(answered) >= 3 + executors, "the application master's, the driver's two, and one of each executor"
     assert not [each for each, answer in answered.items() if "Unknown challenge message" not in answer]
 
 

@@ -22,6 +22,11 @@ _STATEMENT = re.compile(
     r"SET LOCAL |COMMENT ON|DECLARE |PREPARE |EXECUTE |LOCK TABLE|FROM |ADD COLUMN|RENAME )"
 )
 _COMMENT = re.compile(r"(?:;\s*|\A)-- ")
+# The source of a statement without a match prints nothing of all this, also where a text continues in a second literal.
+_MAY_PRINT = re.compile(
+    r"ALTER|CREATE|DROP|GRANT|REVOKE|TRUNCATE|SELECT|INSERT|UPDATE|DELETE|COPY|SET|COMMENT|DECLARE|PREPARE|EXECUTE|LOCK"
+    r"|FROM|ADD|RENAME|-- |# |headrace"
+)
 # In a document or a line of a shell, and in a text for `format`.
 _DOCUMENT_COMMENT = re.compile(r"(?:\A|\s)# [^\n]*\Z")
 _FORMATTED_COMMENT = re.compile(r"^# .*(\{\w+\})", re.MULTILINE)
@@ -223,12 +228,21 @@ def _last_word(found: ast.expr) -> str:
     return ""
 
 
+def _lines_of(node: ast.stmt, lines: list[str]) -> list[str]:
+    """The lines of a statement with its decorators."""
+    begins = [node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))]
+    return lines[min(begins) - 1 : node.end_lineno]
+
+
 def unquoted(text: str) -> Iterator[tuple[str, int, str]]:
     """The function, line and expression of each name that a module prints unquoted."""
     if not (_STATEMENT.search(text) or _COMMAND in text or "# " in text):
         return
+    lines = text.split("\n")
     pending: list[tuple[ast.AST, ast.FunctionDef | None]] = [(ast.parse(text), None)]
     for node, function in pending:
+        if isinstance(node, ast.stmt) and not _MAY_PRINT.search("\n".join(_lines_of(node, lines))):
+            continue
         below = node if isinstance(node, ast.FunctionDef) else function
         pending += [(child, below) for child in ast.iter_child_nodes(node)]
         if isinstance(node, ast.JoinedStr):

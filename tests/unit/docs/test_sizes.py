@@ -29,12 +29,24 @@ def modules(*folders: str) -> Iterator[tuple[Path, str]]:
                 yield file, file.read_text()
 
 
+def within(tree: ast.AST) -> list[ast.stmt]:
+    """A statement, and every one in it; expressions, which are most nodes of a tree, have none."""
+    found = [tree]
+    for node in found:
+        for part in ("body", "handlers", "orelse", "finalbody", "cases"):
+            found += getattr(node, part, ())
+    return [node for node in found if isinstance(node, ast.stmt)]
+
+
 def statements(tree: ast.AST) -> int:
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(tree))
+    return len(within(tree))
 
 
 def without_reason(text: str) -> bool:
     """Return whether a module is long without a reason in its header."""
+    # The formatter gives each statement a line, except the body `...`.
+    if text.count("\n") + text.count(": ...") <= STATEMENTS_MAX:
+        return False
     tree = ast.parse(text)
     return statements(tree) > STATEMENTS_MAX and REASON not in (ast.get_docstring(tree) or "")
 
@@ -56,7 +68,7 @@ def test_nine_in_ten_functions_of_the_product_have_at_most_14_statements():
     functions = [
         (statements(node) - 1, f"{file.relative_to(ROOT)}:{node.name}")
         for file, text in modules(*PACKAGES)
-        for node in ast.walk(ast.parse(text))
+        for node in within(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert len(functions) > 5000

@@ -66,7 +66,7 @@ def test_crashes_between_and_inside_steps_lose_and_duplicate_nothing(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", values(range(4), 0, 1))
+@pytest.mark.parametrize("seed", values(range(4), 0))
 def test_crash_tests_include_the_death_of_every_process(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault that never fires proves nothing."""
     fired: set[str] = set()

@@ -27,7 +27,7 @@ _NEEDS = {
     "lent": "cluster",
 }
 # A statement that may import a test. Files without a match need no syntax tree.
-_MAY_IMPORT = re.compile(r"^\s*(?:from|import)\s[^#\n]*(?:\(|\btest_)", re.MULTILINE)
+_MAY_IMPORT = re.compile(r"^\s*(?:from\s+tests\b[^#\n]*\(|(?:from|import)\s[^#\n]*\btest_)", re.MULTILINE)
 
 
 @pytest.fixture

@@ -170,6 +170,7 @@ def crashing(
         way.close()
 
 
+@pytest.mark.soak  # a shorter one: test_lazy_commits; one on Ray: tests/faults/test_database_server_stops.py
 @pytest.mark.seeded
 def test_destination_crashing_under_load_gets_unacknowledged_changes_again(crashing: Crashing) -> None:
     way = crashing.way
@@ -224,6 +225,7 @@ def _copy_again(crashing: Crashing) -> None:
     crashing.wait("the copy to begin", asked)
 
 
+@pytest.mark.soak  # without a server: tests/unit/spark_apply/driver/loop/test_flushes.py
 @pytest.mark.parametrize("crashing", [(ONE_WAY, "")], ids=["combined"], indirect=True)
 def test_acknowledging_a_commit_before_it_is_durable_is_detected(
     crashing: Crashing, monkeypatch: pytest.MonkeyPatch

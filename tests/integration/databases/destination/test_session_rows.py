@@ -22,6 +22,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 TWO_COLUMNS = """id int, k text COLLATE "C" DEFAULT 'k', PRIMARY KEY (k, id)"""
+# From PostgreSQL 16 on, a filling extends the table in advance: a VACUUM would wait five seconds for the lock to cut that
+# off, and give up.
+VACUUM = "VACUUM (TRUNCATE off) t"
 
 
 # --------------------------------------------------------------------------- comparison
@@ -238,7 +241,7 @@ def test_rows_are_found_by_index_after_a_vacuum_during_the_filling(site, key):
 
     site.session.begin()
     site.session.write([insert(table, [row(number, 0) for number in range(3000)])])
-    site.user.execute("VACUUM t")
+    site.user.execute(VACUUM)
     assert site.rows("SELECT reltuples, relpages > 0 FROM pg_class WHERE oid = 't'::regclass") == [(0, True)]
     site.session.write([update(table, [row(number, 0) for number in (1, 2)], [row(number, 1) for number in (1, 2)])])
     site.session.write([delete(table, [row(3, 0)])])
@@ -275,7 +278,7 @@ def test_set_never_looks_up_each_row_in_an_index_with_many_matches(site, further
     rows = [(int4(7), int4(number), int4(0)) for number in range(2000)]
     site.session.begin()
     site.session.write([insert(table, rows)])
-    site.user.execute("VACUUM t")
+    site.user.execute(VACUUM)
     assert site.rows("SELECT reltuples FROM pg_class WHERE oid = 't'::regclass") == [(0,)]
     changed = rows[:50]
     assert site.session.write([update(table, changed, [(k, number, int4(1)) for k, number, _ in changed])]) == (50,)

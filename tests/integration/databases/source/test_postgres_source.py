@@ -39,6 +39,10 @@ from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
+SITES = ["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"]
+# For what depends on the wire, not on the version.
+on_each_wire = pytest.mark.parametrize("any_site", values(SITES, "18 raw", "16 libpq"), indirect=True)
+
 
 # ---------------------------------------------------------------- streams
 
@@ -179,6 +183,7 @@ def test_idle_stream_wakes_at_once(site: Site) -> None:
     assert median(rounds[-1]) < 0.05, rounds
 
 
+@on_each_wire
 def test_backlog_is_read_in_gulps_and_not_message_by_message(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
@@ -189,6 +194,7 @@ def test_backlog_is_read_in_gulps_and_not_message_by_message(any_site: tuple[Sit
     assert reading.chunks < 1500, "a chunk is many rows"
 
 
+@on_each_wire
 def test_break_within_a_transaction_replays_it_completely(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
@@ -303,9 +309,7 @@ def test_position_moves_when_only_other_tables_change(any_site: tuple[Site, bool
     assert reading.data == b""
 
 
-@pytest.mark.parametrize(
-    "any_site", values(["18 raw", "18 libpq", "16 raw", "16 libpq", "15 raw"], "18 raw", "18 libpq"), indirect=True
-)
+@pytest.mark.parametrize("any_site", values(SITES, "18 raw", "18 libpq"), indirect=True)
 def test_64_megabyte_value_passes_and_the_buffer_shrinks_again(any_site: tuple[Site, bool]) -> None:
     site, force_libpq = any_site
     site.run("CREATE TABLE t (id int PRIMARY KEY, a bytea)")
@@ -399,6 +403,7 @@ def test_first_set_tag_call_holds_until_the_transaction_or_savepoint_ends(site: 
     assert tags == [Tag(value=b"\x0b"), None, None, Tag(value=b"\x0d\x00")]
 
 
+@on_each_wire
 def test_messages_of_other_programs_are_skipped_their_transactions_kept(any_site: tuple[Site, bool]) -> None:
     """Any role that may connect can write a message of up to 1 GB."""
     site, force_libpq = any_site

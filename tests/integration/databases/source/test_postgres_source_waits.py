@@ -12,8 +12,10 @@ import psycopg
 import pytest
 
 from headrace.base.errors import HeadraceError
+from headrace.databases.postgres.source import database
 from headrace.databases.postgres.source.database import PostgresSource
 from tests.support.databases.postgres_site import ALL, Site
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -50,14 +52,25 @@ def _wait_held_up(site: Site, holder: str) -> str:
     return said
 
 
-def test_slot_waits_for_an_open_transaction_of_any_length_and_names_it(site: Site):
+# The limit is that of the other locks.
+@pytest.mark.parametrize(
+    ("limit", "longer_s"),
+    cases(
+        {"a limit of a second": ("1s", 2.0), "the usual limit": (database._LOCK_TIMEOUT, OLD_LOCK_TIMEOUT_S)},
+        core=["a limit of a second"],
+    ),
+)
+def test_slot_waits_for_an_open_transaction_of_any_length_and_names_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, limit: str, longer_s: float
+):
+    monkeypatch.setattr(database, "_LOCK_TIMEOUT", limit)
     site.run("CREATE TABLE t (id int PRIMARY KEY)")
     with psycopg.connect(site.dsn, application_name="nightly report") as holder:
         holder.execute("INSERT INTO t VALUES (1)")
         with _in_background(lambda: site.source.prepare("topo", ALL)) as preparing:
             try:
                 found = _wait_held_up(site, f"pid {holder.info.backend_pid}")
-                preparing.join(OLD_LOCK_TIMEOUT_S)
+                preparing.join(longer_s)
                 waits = preparing.is_alive()
             finally:
                 holder.rollback()

@@ -444,12 +444,12 @@ EXCLUDE = "EXCLUDE USING gist (id WITH =, valid WITH &&)"
     ("here", "there", "name"),
     [
         (KEY, TEMPORAL, "t_pkey"),
-        (KEY, f"{KEY}, {EXCLUDE}", "t_id_valid_excl"),
+        pytest.param(KEY, f"{KEY}, {EXCLUDE}", "t_id_valid_excl", marks=pytest.mark.soak),
         (f"{KEY}, {EXCLUDE} WHERE (NOT isempty(valid))", f"{KEY}, {EXCLUDE}", "t_id_valid_excl"),
         (f"{KEY}, EXCLUDE USING gist (valid WITH &&)", f"{KEY}, {EXCLUDE}", ""),
         (TEMPORAL, f"{KEY}, {EXCLUDE}", ""),
-        (TEMPORAL, TEMPORAL, ""),
-        (TEMPORAL, KEY, ""),
+        pytest.param(TEMPORAL, TEMPORAL, "", marks=pytest.mark.soak),
+        pytest.param(TEMPORAL, KEY, "", marks=pytest.mark.soak),
         (KEY, f"{KEY}, EXCLUDE USING gist (id WITH =, valid WITH =)", ""),
     ],
 )

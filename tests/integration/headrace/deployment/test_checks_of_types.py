@@ -10,20 +10,23 @@ import pytest
 from psycopg import sql
 
 from tests.support.databases.checked import Checked, replicated, rows
+from tests.support.session.matrices import cases, values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        ["RENAME VALUE 'b' TO 'c'"],
-        ["RENAME VALUE 'b' TO 'c'", "RENAME VALUE 'a' TO 'b'"],
-        ["RENAME VALUE 'a' TO 'x'", "RENAME VALUE 'b' TO 'a'", "RENAME VALUE 'x' TO 'b'"],
-        ["RENAME VALUE 'b' TO 'c'", "ADD VALUE 'b' BEFORE 'c'", "ADD VALUE 'd'"],
-        ["ADD VALUE 'c' AFTER 'b'"],
-    ],
-    ids=["one", "shifted", "exchanged", "renamed and added", "added"],
+    cases(
+        {
+            "one": ["RENAME VALUE 'b' TO 'c'"],
+            "shifted": ["RENAME VALUE 'b' TO 'c'", "RENAME VALUE 'a' TO 'b'"],
+            "exchanged": ["RENAME VALUE 'a' TO 'x'", "RENAME VALUE 'b' TO 'a'", "RENAME VALUE 'x' TO 'b'"],
+            "renamed and added": ["RENAME VALUE 'b' TO 'c'", "ADD VALUE 'b' BEFORE 'c'", "ADD VALUE 'd'"],
+            "added": ["ADD VALUE 'c' AFTER 'b'"],
+        },
+        core=["exchanged", "renamed and added"],
+    ),
 )
 def test_renamed_labels_are_renamed_by_the_fixes_of_check_and_others_added(
     checked: Checked, changes: list[str]
@@ -68,13 +71,15 @@ def test_source_only_enum_labels_are_reported_and_fixes_keep_their_order(checked
 
 @pytest.mark.parametrize(
     ("there", "here", "renamed"),
-    [
-        (["active", "done"], ["open", "done"], {"open": "active"}),
-        (["new", "active", "done", "last"], ["open", "done"], None),
-        (["a", "x", "b", "y's"], ["a", "m", "b", "n"], {"m": "x", "n": "y's"}),
-        (["a", "x", "b", "c"], ["a", "m", "b"], {"m": "x"}),
-    ],
-    ids=["one", "doubtful", "two", "one, and a new one"],
+    cases(
+        {
+            "one": (["active", "done"], ["open", "done"], {"open": "active"}),
+            "doubtful": (["new", "active", "done", "last"], ["open", "done"], None),
+            "two": (["a", "x", "b", "y's"], ["a", "m", "b", "n"], {"m": "x", "n": "y's"}),
+            "one, and a new one": (["a", "x", "b", "c"], ["a", "m", "b"], {"m": "x"}),
+        },
+        core=["doubtful", "one, and a new one"],
+    ),
 )
 def test_renamed_label_is_not_to_be_added(
     checked: Checked, there: list[str], here: list[str], renamed: dict[str, str] | None
@@ -128,7 +133,7 @@ def _soak(*case: str) -> Any:
 @pytest.mark.parametrize(
     ("types", "here", "column", "problem"),
     [
-        (
+        _soak(
             "CREATE DOMAIN p AS numeric(9,4)",
             "CREATE DOMAIN p AS numeric(5,2)",
             "p[]",
@@ -193,13 +198,13 @@ def test_types_with_narrower_or_reordered_parts_are_an_error(
 @pytest.mark.parametrize(
     ("there", "here", "problem", "fix"),
     [
-        (
+        _soak(
             "a int, b int, c text",
             "a int",
             "lacks .b, .c",
             'ALTER TYPE "public"."p" ADD ATTRIBUTE "b" int4, ADD ATTRIBUTE "c" text;',
         ),
-        ("a int", "a int, b int", "has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b";'),
+        _soak("a int", "a int, b int", "has besides .b", 'ALTER TYPE "public"."p" DROP ATTRIBUTE "b";'),
         (
             "a int, c text",
             "a int, b int",
@@ -223,7 +228,7 @@ def test_composite_type_with_other_fields_is_an_error_with_a_fix(
         assert not [finding for finding in checked.about("t") if finding.is_error]
 
 
-@pytest.mark.parametrize("columns", ["v p", "v p[]", "v p, w p[]", "v o"])
+@pytest.mark.parametrize("columns", values(["v p", "v p[]", "v p, w p[]", "v o"], "v p, w p[]", "v o"))
 def test_field_that_looks_renamed_is_to_be_renamed_and_keeps_its_values(checked: Checked, columns: str) -> None:
     values = {
         "v p": "ROW('Elm', '1')::p",
@@ -276,7 +281,7 @@ def test_range_over_a_type_that_would_change_the_values_is_an_error(
 @pytest.mark.parametrize(
     ("types", "here", "column"),
     [
-        ("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"),
+        _soak("CREATE DOMAIN p AS numeric(5,2)", "CREATE DOMAIN p AS numeric(9,2)", "p[]"),
         ("CREATE DOMAIN p AS varchar(5)[]", "CREATE DOMAIN p AS varchar(9)[]", "p"),
         _soak(
             "CREATE DOMAIN o AS timestamp; CREATE DOMAIN p AS o",

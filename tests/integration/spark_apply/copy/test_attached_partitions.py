@@ -18,12 +18,10 @@ import pytest
 from headrace.databases.ports import Instantiation
 from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from spark_apply.copy import instantiation
 from spark_apply.copy.pieces.board import CopyBoard
-from spark_apply.driver import apply_driver
 from spark_apply.driver.join_calls import LoopJoinCalls
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.apply.driver_on_threads import Runner
+from tests.support.apply.driver_on_threads import run_on_threads
 from tests.support.databases.statements import digest, execute
 from tests.support.histories.steady_load import steadily
 from tests.support.session.matrices import cases
@@ -124,8 +122,7 @@ def held(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def sites(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sites]:
-    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
-    monkeypatch.setattr(instantiation, "_LOOK_AGAIN_S", 1.0)  # instead of ten, for looks that nothing hurries
+    run_on_threads(monkeypatch)
     made = Sites(tmp_path, source_database, destination_database)
     try:
         yield made
@@ -225,7 +222,7 @@ def test_truncate_of_the_partition_alone_reaches_a_repeated_copy(sites: Sites, h
     held.undo()
     sites.driver.control.look_at_tables()
     sites.stop()
-    held.setattr(apply_driver, "TaskRunner", Runner)
+    run_on_threads(held)
     sites.start()
     sites.settle()
     sites.assert_same()
@@ -240,7 +237,7 @@ def test_truncate_of_the_partition_alone_reaches_a_repeated_copy(sites: Sites, h
             "copied-changed": ("copied", False),
             "copied-truncated": ("copied", True),
         },
-        core=["copying-changed", "copied-truncated"],
+        core=["copied-truncated"],
     ),
 )
 def test_copy_survives_the_end_of_its_driver(
@@ -373,6 +370,7 @@ def test_truncate_in_the_error_queue_empties_no_partition_copied_since(sites: Si
     sites.assert_same()
 
 
+@pytest.mark.soak
 def test_logged_changes_from_before_the_attach_are_applied_before_the_copy(sites: Sites) -> None:
     for dsn in (sites.source, sites.destination):
         execute(dsn, "CREATE TABLE ev_d PARTITION OF ev DEFAULT")

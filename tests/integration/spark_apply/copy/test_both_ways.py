@@ -79,7 +79,7 @@ def both(
         yield Both(at_a, at_b)
 
 
-@pytest.mark.parametrize("full", ["a", "b"])
+@pytest.mark.parametrize("full", values(["a", "b"], "b"))
 def test_rows_of_the_full_site_are_copied_to_the_empty_one_and_kept(both: Both, full: str):
     has, lacks = (both.at_a, both.at_b) if full == "a" else (both.at_b, both.at_a)  # named by the site where they apply
     execute(has.target, FILL)
@@ -143,7 +143,7 @@ def run_until_settled(pairs: Iterable[CopyingPair]) -> dict[tuple[str, str], Ins
     return {(pair.site, pair.there): pair.record for pair in running if pair.record is not None}
 
 
-@pytest.mark.parametrize("late", ["", "ab", "bc", "cb", "ac", "ca"])
+@pytest.mark.parametrize("late", values(["", "ab", "bc", "cb", "ac", "ca"], "", "ab"))
 def test_full_site_fills_the_other_two_whichever_way_is_late(
     among_three: dict[tuple[str, str], CopyingPair], late: str
 ):
@@ -575,6 +575,7 @@ def test_copy_is_not_repeated_while_the_source_has_users_rows_as_errors(both: Bo
     assert execute(both.b, "SELECT count(*) FROM rooms") == [(101,)]
 
 
+@pytest.mark.soak
 def test_row_between_the_emptying_and_the_copy_causes_another_copy(both: Both, monkeypatch: pytest.MonkeyPatch):
     interrupted_with_a_row_of_a_user(both)
     execute(both.a, "INSERT INTO rooms VALUES (1001, 'of a user')")
@@ -719,6 +720,114 @@ def test_copy_waits_for_error_transactions_at_the_source_and_names_them(
         " changes of the table. `headrace errors list FILE --apply apply_from_b_at_a` lists them"
     )
     assert execute(into_c.target, "SELECT count(*) FROM rooms") == [(0,)]
+
+
+@pytest.fixture
+def filled_from_a(among_three: dict[tuple[str, str], CopyingPair]) -> dict[tuple[str, str], CopyingPair]:
+    """Set up a topology of one way, from a to b and c, that has copied the table; now all three send to each other."""
+    execute(among_three["a", "b"].dsn, FILL)
+    for way in (("a", "b"), ("a", "c")):
+        pair = among_three[way]
+        (pair.returned_by, pair.shared_by), n_way = ("", ()), (pair.returned_by, pair.shared_by)
+        pair.run()
+        pair.returned_by, pair.shared_by = n_way
+        assert pair.record is not None
+        assert pair.record.state == "DONE"
+    return among_three
+
+
+@pytest.mark.parametrize("late", values(["", "ba", "ca", "bc", "cb"], "", "bc"))
+def test_ways_between_two_filled_sites_ask_to_compare_both_with_the_third(
+    filled_from_a: dict[tuple[str, str], CopyingPair], late: str
+):
+    b_to_c, c_to_b, full = filled_from_a["b", "c"], filled_from_a["c", "b"], filled_from_a["a", "b"].dsn
+    at_once(*(pair for way, pair in filled_from_a.items() if way != tuple(late)))
+    at_once(*filled_from_a.values())
+    states = {way: pair.record.state for way, pair in filled_from_a.items() if pair.record is not None}
+    assert states == {
+        **dict.fromkeys([("a", "b"), ("a", "c")], "DONE"),
+        **dict.fromkeys([("b", "a"), ("c", "a")], "KEPT"),
+        **dict.fromkeys([("b", "c"), ("c", "b")], "FAILED"),
+    }
+    assert b_to_c.record is not None
+    assert b_to_c.record.problem == (
+        "apply process apply_from_a_at_c has rows in the destination table (DONE): what is there is a copy from site a."
+        " It is neither emptied nor copied from b, because rows would be lost. a sends the table to b, too, but b and c"
+        " may differ: what users of b change before this way is recorded does not come here. So let changes of the table"
+        " at b and c rest (those at a may go on), and run `headrace verify FILE public.rooms`. If a -> b and a -> c are"
+        " identical, with no row in flight, keep the rows with `headrace up FILE --keep-existing`; changes may resume"
+        " when it has ended. If not, correct the rows that it names as it says, and compare again. If many rows differ,"
+        ' docs/tasks/add-a-site.md, "Adding a site to an n-way topology", says how one of several sites is repaired'
+    )
+
+    # as printed, while a change of a is in flight to b and to c
+    execute(full, "INSERT INTO rooms VALUES (1001, 'of a')")
+    for pair in (b_to_c, c_to_b):
+        pair.keep_existing = True
+        pair.look_again()
+    at_once(b_to_c, c_to_b)
+    for pair in (b_to_c, c_to_b):
+        assert pair.record is not None
+        assert pair.record.state == "KEPT"
+        assert execute(pair.target, "SELECT count(*), max(id) FROM rooms") == [(100, 100)]
+
+
+def begins_after_a_user_of_b(ways: dict[tuple[str, str], CopyingPair]) -> None:
+    ways["b", "a"].run()
+    _written_at_b_and_a(ways)
+
+
+def ends_before_a_row_of_b_arrives_and_returns(ways: dict[tuple[str, str], CopyingPair]) -> None:
+    for way, pair in ways.items():
+        pair.keep_existing = way[0] != "a"
+    at_once(*ways.values())
+    _written_at_b_and_a(ways)
+    for way, pair in ways.items():
+        pair.keep_existing = False
+        if way[0] != "a":
+            assert pair.record is not None
+            assert pair.record.state == "KEPT"
+            pair.destination.leave_out(TOPOLOGY, pair.name, kept=())
+            assert pair.record is None
+
+
+def _written_at_b_and_a(ways: dict[tuple[str, str], CopyingPair]) -> None:
+    for dsn in (ways["b", "a"].dsn, ways["b", "a"].target):  # a user's row, and b -> a has applied it
+        execute(dsn, "INSERT INTO rooms VALUES (1001, 'of b')")
+
+
+@pytest.mark.parametrize("makes", [begins_after_a_user_of_b, ends_before_a_row_of_b_arrives_and_returns])
+def test_way_between_two_filled_sites_asks_although_both_copies_are_complete(
+    filled_from_a: dict[tuple[str, str], CopyingPair], makes: Callable[[dict[tuple[str, str], CopyingPair]], None]
+):
+    """Only a has sent what b and c have, by their records, yet c lacks a row: no way would bring it any more."""
+    makes(filled_from_a)
+    assert {pair.record.state for way, pair in filled_from_a.items() if way[0] == "a" and pair.record} == {"DONE"}
+    at_once(filled_from_a["b", "a"], filled_from_a["b", "c"])
+    record = filled_from_a["b", "c"].record
+    assert record is not None
+    assert (record.state, record.scn) == ("FAILED", 0)
+    assert "If a -> b and a -> c are identical" in record.problem
+    assert execute(filled_from_a["b", "c"].target, "SELECT FROM rooms WHERE id = 1001") == []
+
+
+@pytest.mark.parametrize("differs", ["identity", "copying", "not shared"])
+def test_comparison_with_a_third_site_is_named_only_where_it_answers_the_question(
+    filled_from_a: dict[tuple[str, str], CopyingPair], differs: str
+):
+    a_to_b, b_to_c = filled_from_a["a", "b"], filled_from_a["b", "c"]
+    if differs == "identity":  # of another table of a
+        assert a_to_b.record is not None
+        execute(a_to_b.target, f"UPDATE headrace.instantiation SET identity = '1' WHERE apply = '{a_to_b.name}'")
+    elif differs == "copying":
+        record(a_to_b, state="COMPARING")
+    else:  # handlers, or a hub
+        b_to_c.shared_by = ()
+    b_to_c.run()
+    assert b_to_c.record is not None
+    assert b_to_c.record.state == "FAILED"
+    assert "headrace verify" not in b_to_c.record.problem
+    assert "If it holds the rows of b as they are now" in b_to_c.record.problem
 
 
 def test_late_full_site_is_copied_only_when_an_operator_says_that_changes_rest(

@@ -25,6 +25,7 @@ from spark_apply.copy.pieces.tasks import CopyPlaces
 from tests.support.copies.copying_threads import FreezingTask, ThreadWorkers
 from tests.support.copies.table_copies import one_way
 from tests.support.databases.captured_source import CapturedSource
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -109,7 +110,7 @@ def opened() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=[False, True], ids=["before its COPY", "in its COPY"])
+@pytest.fixture(params=cases({"before its COPY": False, "in its COPY": True}, core=["in its COPY"]))
 def copying(request, source_database: str, destination_database: str, opened: contextlib.ExitStack) -> Copying:
     return Copying(source_database, destination_database, FreezingTask(in_copy=request.param), opened)
 

@@ -31,6 +31,7 @@ from tests.support.copies.marked_tables import NothingIsApplied
 from tests.support.copies.table_copies import one_way
 from tests.support.databases.captured_source import CapturedSource
 from tests.support.databases.statements import execute
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -235,16 +236,20 @@ def test_table_whose_changes_were_dropped_on_the_way_is_copied_again(sites: Site
 
 @pytest.mark.parametrize(
     "statements",
-    [
-        ("DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)"),
-        (
-            "CREATE TABLE a_new (id int PRIMARY KEY, body text)",
-            "ALTER TABLE a RENAME TO a_old",
-            "ALTER TABLE a_new RENAME TO a",
-            "DROP TABLE a_old",
-        ),
-    ],
-    ids=["made again", "swapped in"],
+    cases(
+        {
+            "made again": (("DROP TABLE a", "CREATE TABLE a (id int PRIMARY KEY, body text)"),),
+            "swapped in": (
+                (
+                    "CREATE TABLE a_new (id int PRIMARY KEY, body text)",
+                    "ALTER TABLE a RENAME TO a_old",
+                    "ALTER TABLE a_new RENAME TO a",
+                    "DROP TABLE a_old",
+                ),
+            ),
+        },
+        core=["swapped in"],
+    ),
 )
 def test_replaced_table_of_the_same_name_is_copied_again(sites: Sites, statements: tuple[str, ...]):
     sites.run("src", *statements, "INSERT INTO a VALUES (7, 'another table')")

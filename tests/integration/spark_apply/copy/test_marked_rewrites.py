@@ -12,6 +12,7 @@ from contextlib import closing
 import pytest
 
 from tests.support.copies.marked_tables import MarkedTables
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -79,7 +80,7 @@ def test_rewrite_that_only_forgets_older_rows_values_is_not_reported(tables: Mar
     assert list(tables.look()) == sorted(names)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("shape", cases(SHAPES, core=["numbers alone"]))
 def test_alter_that_rewrites_values_and_forgets_old_ones_is_reported(tables: MarkedTables, shape: str) -> None:
     names = copied(tables, len(SAID), shape)
     for number, statements in enumerate(SAID):

@@ -24,7 +24,7 @@ from spark_apply.driver import apply_driver
 from spark_apply.driver.source_questions import TablesOfNow
 from spark_apply.tables.fits import TableFits
 from tests.support.apply.apply_driver import MinedQueue, wait_for
-from tests.support.apply.driver_on_threads import Runner
+from tests.support.apply.driver_on_threads import run_on_threads
 from tests.support.databases.statements import digest, execute
 
 WAIT_S = 50.0
@@ -71,7 +71,7 @@ class Sites:
 def sites(
     tmp_path: Path, source_database: str, destination_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Sites]:
-    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    run_on_threads(monkeypatch)
     found = Sites(tmp_path, source_database, destination_database)
     try:
         wait_for("the copy", lambda: found.shown()[0] == "DONE", WAIT_S)

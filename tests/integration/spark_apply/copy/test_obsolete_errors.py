@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from protos import apply_pb2 as pb
-from spark_apply.driver import apply_driver
 from tests.support.apply.apply_driver import MinedQueue, end_of_log, wait_for
-from tests.support.apply.driver_on_threads import WAIT_S, Runner
+from tests.support.apply.driver_on_threads import WAIT_S, run_on_threads
 from tests.support.databases.statements import digest, execute
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -71,7 +70,7 @@ class Applying:
 def applying(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Applying]:
-    monkeypatch.setattr(apply_driver, "TaskRunner", Runner)
+    run_on_threads(monkeypatch)
     found = Applying(source_database, destination_database, tmp_path)
     try:
         wait_for("the first copy", lambda: found.states() == {"t": "DONE", "u": "DONE"}, WAIT_S)

@@ -14,6 +14,7 @@ from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from tests.support.copies.marked_tables import MarkedTables
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -123,7 +124,7 @@ def run_of(tables: MarkedTables, site: str, name: str, statements: list[str]) ->
     tables.run(site, *(statement.format(t=name) for statement in statements))
 
 
-@pytest.mark.parametrize("is_partitioned", [False, True], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("is_partitioned", cases({"plain": False, "partitioned": True}, core=["plain"]))
 def test_rows_that_changed_without_events_are_reported_until_copied_again(
     tables: MarkedTables, *, is_partitioned: bool
 ) -> None:
@@ -156,7 +157,7 @@ def test_rows_that_changed_without_events_are_reported_until_copied_again(
         assert here == there, name
 
 
-@pytest.mark.parametrize("is_partitioned", [False, True], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("is_partitioned", cases({"plain": False, "partitioned": True}, core=["partitioned"]))
 def test_operations_that_change_no_row_are_not_reported(tables: MarkedTables, *, is_partitioned: bool) -> None:
     # a partitioned table has no storage parameters
     matrix = [each for each in UNCHANGED if not (is_partitioned and "fillfactor" in each[0])]
@@ -211,18 +212,23 @@ def test_recreated_table_that_others_write_is_corrected_by_the_remedy(tables: Ma
 
 @pytest.mark.parametrize(
     ("statement", "said"),
-    [
-        (
-            "ALTER TYPE app.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE zip text",
-            "field zip of type app.addr is another one of that name",
-        ),
-        (
-            "ALTER TYPE app.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE country text",
-            "field zip of type app.addr was dropped",
-        ),
-        ("ALTER TYPE app.addr RENAME ATTRIBUTE zip TO country", "field zip of type app.addr is called country now"),
-    ],
-    ids=["the same name", "another name", "renamed"],
+    cases(  # `test_followed_fixes.py` follows the remedy for each of them
+        {
+            "the same name": (
+                "ALTER TYPE app.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE zip text",
+                "field zip of type app.addr is another one of that name",
+            ),
+            "another name": (
+                "ALTER TYPE app.addr DROP ATTRIBUTE zip, ADD ATTRIBUTE country text",
+                "field zip of type app.addr was dropped",
+            ),
+            "renamed": (
+                "ALTER TYPE app.addr RENAME ATTRIBUTE zip TO country",
+                "field zip of type app.addr is called country now",
+            ),
+        },
+        core=["the same name"],
+    ),
 )
 def test_changed_fields_of_a_composite_type_are_reported(tables: MarkedTables, statement: str, said: str) -> None:
     tables.run("src", statement)
@@ -275,13 +281,15 @@ def test_renamed_label_is_reported_with_the_statement_that_renames_it_here(table
 
 @pytest.mark.parametrize(
     "renames",
-    [
-        ["done TO closed"],
-        ["done TO closed", "open TO done"],
-        ["open TO x", "done TO open", "x TO done"],
-        ["open TO x"],
-    ],
-    ids=["one", "shifted", "exchanged", "and added"],
+    cases(
+        {
+            "one": ["done TO closed"],
+            "shifted": ["done TO closed", "open TO done"],
+            "exchanged": ["open TO x", "done TO open", "x TO done"],
+            "and added": ["open TO x"],
+        },
+        core=["exchanged", "and added"],
+    ),
 )
 def test_labels_that_swap_names_are_renamed_by_the_remedy(
     tables: MarkedTables, renames: list[str], request: pytest.FixtureRequest

@@ -58,7 +58,6 @@ def pairs(
         yield one, two
 
 
-@pytest.mark.parametrize("pairs", [TOPOLOGY, "another"], ids=["one topology", "two topologies"], indirect=True)
 def test_one_of_two_concurrent_copies_proceeds_and_its_later_changes_stay(
     pairs: tuple[CopyingPair, CopyingPair],
 ) -> None:

@@ -28,19 +28,16 @@ WRITES = 14
 CLOCK = "latest_timestamp, a clock is set back"
 
 # The combinations that `make test` shows on servers: each kind of handler at two sites or over a hub. The database in
-# memory shows all of them there.
+# memory shows all of them there. `test_latest_timestamp.py` shows latest_timestamp with tombstones at three sites.
 CORE = {
     "maximum with insert_exists: maximum and update_missing: overwrite (2 sites)",
     "minimum, always falling (2 sites)",
     "delta of one list beside maximum of another (2 sites)",
     "latest_timestamp (2 sites)",
-    "latest_timestamp with tombstones (3 sites)",
     "site_priority, a list for each column, values never come again (2 sites)",
     "maximum, delete wins, keys inserted once (3 sites)",
     "no handler (2 sites)",
     "maximum with key updates (2 sites)",
-    "site_priority at three sites (3 sites)",
-    "latest_timestamp over a hub (3 sites)",
     "latest_timestamp without tombstones, deletes (2 sites)",
 }
 

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.destination.database import PostgresDestination
-from tests.support.session.matrices import values
+from tests.support.session.matrices import cases, values
 from tests.support.session.seeds import is_soak, seeds
 from tests.support.ways.postgres_network import PostgresNetwork
 from topology.file.reading import read_topology
@@ -155,6 +155,7 @@ def test_delete_in_a_partition_and_a_move_out_of_it_are_recorded(network_of: Mak
 NUMBERED = f"CREATE TABLE shop.rooms (id numeric PRIMARY KEY, {COLUMNS})"
 
 
+@pytest.mark.soak
 def test_change_between_two_forms_of_one_key_changes_one_row(network_of: Maker) -> None:
     network = network_of(NUMBERED, NUMBERED, NUMBERED, keys=["1.0", "2.0", "3.0"])
     run(network, "dbs3", "UPDATE shop.rooms SET name = 'older'")
@@ -312,8 +313,10 @@ DOUBLED = NUMBERS.replace(")", ", twice int GENERATED ALWAYS AS (id * 2) STORED)
 
 @pytest.mark.parametrize(
     ("source", "others", "assigned"),
-    [(DOUBLED, DOUBLED, "twice = DEFAULT"), (PLAIN_NUMBERS, NUMBERS, "id = id")],
-    ids=["computed", "identities alone"],
+    cases(
+        {"computed": (DOUBLED, DOUBLED, "twice = DEFAULT"), "identities alone": (PLAIN_NUMBERS, NUMBERS, "id = id")},
+        core=["identities alone"],
+    ),
 )
 def test_update_that_sets_no_column_here_is_still_its_rows_last_change(
     network_of: Maker, source: str, others: str, assigned: str

@@ -87,6 +87,7 @@ def test_users_change_stays_when_autovacuum_has_lost_its_time(freezing: Embedded
         assert site.rows() == [THERE, other]
 
 
+@pytest.mark.soak
 def test_changes_from_before_a_gap_in_commit_times_are_not_guessed_at(freezing: EmbeddedServer) -> None:
     with site_on(freezing, freezing.dsn(), rows=[WAS, changed(WAS, id=2)]) as site:
         site.user(changed(WAS, id=2), changed(HERE, id=2))

@@ -13,6 +13,7 @@ import pytest
 from headrace.databases.embedded.servers import EmbeddedServer
 from tests.support.databases.latest_timestamp import HERE, MINUTE, THERE, WAS, Site, changed, now, site_on
 from tests.support.histories.conflicts import Lcr
+from tests.support.session.matrices import cases
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -114,7 +115,11 @@ def test_each_restore_is_noticed(site: Site) -> None:
     ).fetchone() == (1,)
 
 
-@pytest.mark.parametrize("options", [[], ["--single-transaction"]], ids=["table by table", "in one transaction"])
+@pytest.mark.parametrize(
+    "options",
+    # `restore` restores in one transaction
+    cases({"table by table": [], "in one transaction": ["--single-transaction"]}, core=["table by table"]),
+)
 @pytest.mark.parametrize("sites", list(SITES.values()), ids=list(SITES))
 def test_rows_from_pg_restore_into_another_database_have_no_time(
     pg_destination: EmbeddedServer,

@@ -96,6 +96,7 @@ def test_rewrite_that_fits_is_reported_and_a_copy_clears_it(altered: System):
     altered.wait_caught_up()
 
 
+@pytest.mark.soak
 def test_next_driver_also_waits_for_an_added_column(altered: System):
     write(
         altered,

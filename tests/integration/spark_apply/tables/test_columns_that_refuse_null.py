@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.session.matrices import cases
 from tests.support.ways.postgres_pair import Pair
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -87,7 +88,7 @@ def hint_of_pause(pair: Pair, engine: Any) -> str:
     return engine.reader.unfit.hint or ""
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("case", cases(CASES, core=CASES.keys() - {"part of the key", "the key", "a domain in a key"}))
 def test_printed_fix_lets_rows_omit_the_column(pair: Pair, case: Case) -> None:
     pair.create(case.table, case.table)
     pair.run("INSERT INTO p (id, b, v) VALUES (1, 1, 'before'), (2, 2, 'before')")

@@ -13,7 +13,7 @@ import pytest
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.rules.transformations.transformation import DeleteColumns, Transformation
 from tests.support.copies.copied_pair import CopiedPair
-from tests.support.session.matrices import values
+from tests.support.session.matrices import cases, values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -69,8 +69,10 @@ def run_fix(pair: CopiedPair, finding: Any) -> None:
 
 @pytest.mark.parametrize(
     ("key", "identity"),
-    [(" PRIMARY KEY", ""), (" PRIMARY KEY", "FULL"), ("", "FULL")],
-    ids=["key", "key, FULL", "no key"],
+    cases(
+        {"key": (" PRIMARY KEY", ""), "key, FULL": (" PRIMARY KEY", "FULL"), "no key": ("", "FULL")},
+        core=["key", "no key"],
+    ),
 )
 def test_stored_column_of_18_is_copied_applied_and_compared_where_plain(newest: CopiedPair, key: str, identity: str):
     here, there = (LINE.format(column).replace(" PRIMARY KEY", key) for column in (COMPUTED, "total int"))
@@ -134,7 +136,7 @@ def test_comparison_sees_wrong_values_that_nobody_copies(older: CopiedPair):
     assert [(each.key, each.what) for each in found.differences] == [(("3",), "differs")]
 
 
-@pytest.mark.parametrize("version", ["newest", "older"])
+@pytest.mark.parametrize("version", values(["newest", "older"], "newest"))
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
 def test_plain_column_is_refused_where_computed_here_and_the_fix_works(request, version: str, kind: str):
     pair: CopiedPair = request.getfixturevalue(version)
@@ -196,7 +198,7 @@ def test_differing_expressions_are_warned_of_and_compared(newest: CopiedPair):
 
 
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
-@pytest.mark.parametrize("key", ["y", "x, y"])
+@pytest.mark.parametrize("key", values(["y", "x, y"], "x, y"))
 def test_generated_column_in_the_key_finds_rows(newest: CopiedPair, key: str, identity: str):
     table = f"CREATE TABLE line (id int, x int, y int GENERATED ALWAYS AS (id * 2) STORED, v text, PRIMARY KEY ({key}))"
     newest.create(f"{table}; ALTER TABLE line REPLICA IDENTITY {identity}", table)

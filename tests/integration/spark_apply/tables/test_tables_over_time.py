@@ -46,6 +46,7 @@ def up(system: Sites, tables: str = TABLES, more: str = "") -> Sites:
     return system
 
 
+@pytest.mark.soak
 def test_table_that_left_the_topology_and_returned_is_copied_again(system: Sites):
     system.execute("a", "INSERT INTO over_time.b VALUES (101, 'while it is there')")
     system.assert_converged(["over_time.a", "over_time.b", "hr.ra"])
@@ -104,6 +105,7 @@ def paused(system: Sites) -> dict[str, Any]:
     return system.wait_state(name, "PAUSED: A TABLE LEFT THE RULES")
 
 
+@pytest.mark.soak  # without Ray: tests/integration/actors/test_source_site.py
 def test_table_renamed_out_of_its_rule_blocks_until_the_rules_know_it(system: Sites):
     scn = system.execute("b", "SELECT scn FROM headrace.instantiation WHERE name = 'b'")
     system.execute("a", "ALTER TABLE over_time.b RENAME TO b2")

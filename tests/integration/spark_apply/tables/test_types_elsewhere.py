@@ -20,6 +20,7 @@ from headrace.rules.transformations.transformation import RenameSchema, Transfor
 from spark_apply.tables.arriving import TableStart
 from tests.support.apply.apply_engine import Engine
 from tests.support.copies.copied_pair import CopiedPair
+from tests.support.session.matrices import values
 from topology.routing.ways import transformed
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -58,7 +59,7 @@ def test_extension_in_another_schema_is_the_same_type(pair: CopiedPair):
     assert pair.verify()["p"].is_equal
 
 
-@pytest.mark.parametrize("column", ["text", "bytea"])
+@pytest.mark.parametrize("column", values(["text", "bytea"], "bytea"))
 def test_missing_extension_is_created_by_the_statements_in_printed_order(pair: CopiedPair, column: str):
     pair.create(
         "CREATE SCHEMA ext; CREATE EXTENSION vector SCHEMA ext; CREATE TABLE p (id int PRIMARY KEY, v ext.vector)",

@@ -26,6 +26,7 @@ from topology.schedule import Schedule, Window
 from topology.spec import PropagationSpec
 
 RATE = 100_000
+END_S = 1500  # of the random windows
 HOURLY = Schedule(windows=(Window(hour=None, minute=50, duration_s=600),))
 START_US = 1_700_000_000_000_000 // 3_600_000_000 * 3_600_000_000  # a full hour
 
@@ -247,10 +248,11 @@ def test_window_that_closes_during_a_batch_completes_that_batch_only(tmp_path: P
 def test_windows_at_random_times_lose_no_part_of_a_large_transaction(tmp_path: Path) -> None:
     seed = seed_of("windows that close and open at any moment")
     rng = random.Random(seed)
-    windows = tuple(Window(hour=None, minute=minute, duration_s=rng.randint(20, 59)) for minute in range(60))
+    minutes = range(END_S // 60 + 2)  # as many as pass: looking for the next window takes time for each one
+    windows = tuple(Window(hour=None, minute=minute, duration_s=rng.randint(20, 59)) for minute in minutes)
     world = TwoSources(tmp_path, seed, schedule=Schedule(windows=windows), bandwidth_max=16_384)
     world.runner.open()
-    while world.clock.monotonic() < 1500:
+    while world.clock.monotonic() < END_S:
         for source, rows_max in (("dbs1", 3), ("dbs3", 40)):
             if world.planned[source] == world.models[source].position:
                 world.publish(source, rng.randint(2, rows_max))

@@ -229,7 +229,7 @@ def test_status_shows_the_subscriber_that_blocks_a_reconnected_one(tmp_path: Pat
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("comings and goings", test=4, soak=60))
+@pytest.mark.parametrize("seed", seeds("comings and goings", test=2, soak=60))
 def test_every_transaction_arrives_once_through_random_reconnections(tmp_path: Path, seed: int) -> None:
     """Random disconnections, transactions of all sizes, and a publisher that rewinds in between."""
     rng, world = random.Random(seed), World(tmp_path)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.base.clock import VirtualClock
 from headrace.base.errors import ApplyError, PropagationError
 from headrace.commands.verification import verify_topology
 from headrace.console.exit_codes import FINDING
@@ -50,7 +52,11 @@ def spec(tmp_path: Path):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr("headrace.deployment.waiting.POLL_S", 0.0)
+    """Wait in virtual time."""
+    clock = VirtualClock()
+    clock.advance(1000.0)  # a machine has run for some time
+    time = SimpleNamespace(monotonic=clock.monotonic, sleep=clock.advance)
+    monkeypatch.setattr("headrace.deployment.waiting.time", time)
     monkeypatch.setattr("headrace.commands.verification.LOOK_INTERVAL_S", 0.0)
 
 

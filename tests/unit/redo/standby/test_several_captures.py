@@ -87,7 +87,7 @@ def downstream(site: Site) -> tuple[Path, LogWriter | StandbyLog, Callable[[], o
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("several captures", test=2, soak=40))
+@pytest.mark.parametrize("seed", seeds("several captures", test=1, soak=40))
 @pytest.mark.parametrize("where", [at_the_source, downstream])
 def test_captures_of_one_source_follow_their_rules_and_keep_needed_redo(
     tmp_path: Path,

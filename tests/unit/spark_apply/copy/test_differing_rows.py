@@ -264,7 +264,7 @@ def test_alternating_row_with_known_versions_is_not_reported_as_different():
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("number", range(scaled(30, 300)))
+@pytest.mark.parametrize("number", range(scaled(15, 300)))
 def test_row_with_undelivered_changes_is_not_settled_by_a_chance_match(number: int):
     """At the source the row alternates between the destination's value and another: any look can match by chance."""
     dice = random.Random(seed_of(f"back and forth {number}"))
@@ -309,7 +309,7 @@ def test_destinations_own_changes_are_no_difference_until_they_return():
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("number", range(scaled(30, 300)))
+@pytest.mark.parametrize("number", range(scaled(15, 300)))
 def test_comparison_of_two_written_sides_finds_exactly_the_differing_rows(number: int):
     """Each side's users write different rows, so there are no conflicts."""
     dice = random.Random(seed_of(f"judged both ways {number}"))
@@ -333,7 +333,7 @@ def test_comparison_of_two_written_sides_finds_exactly_the_differing_rows(number
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("number", range(scaled(30, 300)))
+@pytest.mark.parametrize("number", range(scaled(15, 300)))
 def test_comparison_finds_exactly_the_differing_rows_under_load(number: int):
     """For any writes and any lag of the destination."""
     dice = random.Random(seed_of(f"judged rows {number}"))

@@ -144,7 +144,7 @@ def concurrent(seed: int, *, one_by_one: bool) -> Destination:
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
+@pytest.mark.parametrize("seed", seeds("concurrent changes", test=3, soak=80))
 def test_groups_keep_the_latest_commit_of_each_key(seed: int) -> None:
     """No history is collapsed wrongly, and a losing change is in the conflict history even if a later change of its
     group won.
@@ -173,7 +173,7 @@ def test_groups_keep_the_latest_commit_of_each_key(seed: int) -> None:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("concurrent changes", test=5, soak=80))
+@pytest.mark.parametrize("seed", seeds("concurrent changes", test=3, soak=80))
 def test_change_with_lost_times_is_refused_or_correct(seed: int) -> None:
     """Each key has its latest change, unless a change of it is in the error queue."""
     rng, at = random.Random(seed), Destination()

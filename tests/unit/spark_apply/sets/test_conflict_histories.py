@@ -25,7 +25,7 @@ from tests.support.histories.conflict_histories import (
 from tests.support.histories.conflicts import COLUMNS, raw, shown
 from tests.support.session.seeds import seeds
 
-HISTORIES, MORE = 25, 600  # of each kind: a few seconds in `make test`
+HISTORIES, MORE = 15, 600  # of each kind: a few seconds in `make test`
 
 
 def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:

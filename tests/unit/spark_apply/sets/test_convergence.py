@@ -14,18 +14,25 @@ from tests.support.session.matrices import cases
 from tests.support.session.seeds import seeds
 
 WRITES = 14  # per history: several for each row and site
-# per combination: 800 in total in `make test`, 8,000 in `make soak`
+# per combination: 340 in total in `make test`, 7,000 in `make soak`
 HISTORIES, MORE = 20, 200
+# Differ from another combination only by the order of values or sites.
+TWINS = ("minimum", "site_priority dbs2", "site_priority, a list for each column dbs2")
+# Over a hub no more than what their parts show there.
+COMPOSED = ("maximum with insert_exists", "delta of one list beside", "maximum, delete wins, keys inserted")
 
 
-def without_twins(combinations: Sequence[Combination]) -> list[ParameterSet]:
-    """Return the combinations; `make test` skips those of three sites that differ from another one only by the order of
-    values or sites.
+def without_twins(combinations: Sequence[Combination], *others: str) -> list[ParameterSet]:
+    """Return the combinations; `make test` skips twins of three sites, and two sites where three have the same handlers.
+
+    Args:
+        combinations: all of them.
+        others: beginnings of the names of more that it skips.
     """
-    twins = ("minimum", "site_priority dbs2", "site_priority, a list for each column dbs2")
+    at_three = {each.name for each in combinations if each.sites == 3 and not each.name.startswith((*TWINS, *others))}
     return cases(
         {named(each): each for each in combinations},
-        core=[named(each) for each in combinations if each.sites < 3 or not each.name.startswith(twins)],
+        core=[named(each) for each in combinations if (each.sites == 3) == (each.name in at_three)],
     )
 
 
@@ -45,7 +52,7 @@ def test_sites_converge_without_errors_under_concurrent_changes(combination):
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("combination", without_twins(OVER_A_HUB))
+@pytest.mark.parametrize("combination", without_twins(OVER_A_HUB, *COMPOSED))
 def test_handlers_that_converge_two_sites_converge_sites_over_a_hub(combination):
     met = 0
     for seed in (histories := seeds(f"{named(combination)} over a hub", test=HISTORIES, soak=MORE)):
@@ -95,7 +102,14 @@ def test_last_change_of_a_row_that_left_a_subset_does_not_reach_the_subset():
     assert [row[4] for row in sites.rows("dbs2") if row[0] == 1] == [100]
 
 
-@pytest.mark.parametrize("combination", DIVERGENT, ids=named)
+@pytest.mark.parametrize(
+    "combination",
+    cases(
+        {named(each): each for each in DIVERGENT},
+        # The document's history of each one fails in `make test`, too: see below.
+        core=("no handler (2 sites)", "maximum, values come again (2 sites)", "maximum with key updates (2 sites)"),
+    ),
+)
 def test_search_finds_a_history_that_makes_a_combination_fail(combination):
     found = find_divergence(combination, range(200), writes=8)
     assert found is not None

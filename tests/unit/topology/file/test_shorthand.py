@@ -6,11 +6,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from tests.support.session.seeds import scaled
 from tests.support.topologies.files import SITES, read
 from topology.checks.static import check
 from topology.file.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
@@ -44,6 +45,7 @@ FLOWS = st.one_of(
     trees().map(flows_of_tree),
 )
 ENTRIES = st.lists(st.builds(lambda rules, flows: Replicate(rules=rules, flows=flows), RULES, FLOWS), max_size=4)
+few = settings(max_examples=scaled(24, 500))
 
 
 def topology(entries: list[Replicate]) -> TopologySpec:
@@ -80,6 +82,7 @@ def paths(spec: TopologySpec, source: str, destination: str) -> list[tuple[str, 
 
 
 @pytest.mark.seeded
+@few
 @given(ENTRIES)
 def test_every_flow_gets_exactly_one_path_and_other_pairs_none(entries):
     spec = topology(entries)
@@ -90,6 +93,7 @@ def test_every_flow_gets_exactly_one_path_and_other_pairs_none(entries):
 
 
 @pytest.mark.seeded
+@few
 @given(st.lists(FLOWS, max_size=3))
 def test_expansions_of_forms_with_disjoint_tables_have_no_errors(forms):
     entries = [Replicate(rules=(Rule(owner=owner),), flows=flows) for owner, flows in zip("xyz", forms, strict=False)]
@@ -97,6 +101,7 @@ def test_expansions_of_forms_with_disjoint_tables_have_no_errors(forms):
 
 
 @pytest.mark.seeded
+@few
 @given(ENTRIES)
 def test_forms_that_share_tables_are_refused_only_for_their_combination(entries):
     """The parts are valid and the combination is wrong: two ways between the same sites, or a site between two pairs
@@ -109,6 +114,7 @@ def test_forms_that_share_tables_are_refused_only_for_their_combination(entries)
 
 
 @pytest.mark.seeded
+@few
 @given(ENTRIES)
 def test_every_propagation_forwards_exactly_the_source_in_its_name(entries):
     for propagation in topology(entries).propagations:
@@ -116,6 +122,7 @@ def test_every_propagation_forwards_exactly_the_source_in_its_name(entries):
 
 
 @pytest.mark.seeded
+@few
 @given(ENTRIES)
 def test_destination_gets_exactly_the_tables_of_its_entries(entries):
     spec = topology(entries)
@@ -135,6 +142,7 @@ def passes_untagged(rules: RuleSet, schema: str) -> bool:
 
 
 @pytest.mark.seeded
+@few
 @given(ENTRIES, ENTRIES)
 def test_adding_entries_renames_nothing(first, second):
     before, after = expand(first), expand(first + second)
@@ -202,6 +210,7 @@ def applied(spec: TopologySpec, site: str, schema: str) -> Counter[str]:
 
 
 @pytest.mark.seeded
+@few
 @given(trees())
 def test_change_at_any_site_of_a_tree_is_applied_once_at_every_other_site(tree):
     spec = topology([Replicate(rules=(Rule(owner="x"),), flows=flows_of_tree(tree))])
@@ -215,6 +224,7 @@ def test_change_at_any_site_of_a_tree_is_applied_once_at_every_other_site(tree):
 
 
 @pytest.mark.seeded
+@few
 @given(st.lists(st.one_of(SOME_SITES.map(flows_between), trees().map(flows_of_tree)), min_size=1, max_size=3))
 def test_forms_sharing_sites_and_tags_work_for_the_tables_of_each(forms):
     """A pair of sites can be hub and spoke for some tables, equals for others; it has one apply process and tag."""
@@ -228,6 +238,7 @@ def test_forms_sharing_sites_and_tags_work_for_the_tables_of_each(forms):
 
 
 @pytest.mark.seeded
+@few
 @given(trees())
 def test_tags_of_spokes_depend_only_on_their_names(tree):
     """A hub's redo keeps changes long. If a tag moved to another spoke, old changes would return to their origin."""

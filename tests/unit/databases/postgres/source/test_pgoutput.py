@@ -871,6 +871,7 @@ def _best(data: bytes, rows_max: int) -> tuple[float, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_decoding_speed_is_reported(record_property: Callable[[str, object], None]) -> None:
     """Nothing is asserted about absolute time: the figures go into the report (run with -s)."""
     row: list[bytes | str | None] = [

@@ -18,7 +18,11 @@ from headrace.databases.ports import LogChunk, StreamOptions
 from headrace.databases.postgres.source.log_stream import pgoutput_kernels as kernels
 from headrace.databases.postgres.source.log_stream import replication_stream
 from headrace.databases.postgres.source.log_stream.lsn import format_lsn, parse_lsn
-from headrace.databases.postgres.source.log_stream.replication_stream import REMINDERS_S, PostgresLogStream
+from headrace.databases.postgres.source.log_stream.replication_stream import (
+    REMINDERS_S,
+    WINDOW_MIN_S,
+    PostgresLogStream,
+)
 from headrace.databases.postgres.source.log_stream.replication_wire import (
     GULP_BYTES,
     LOCAL_RECEIVE_BUFFER_BYTES,
@@ -91,6 +95,12 @@ def pair() -> Iterator[Pair]:
     yield made
     made.stream.close()
     made.server.close()
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read megabytes without ten milliseconds of rest between two buffers of the socket."""
+    monkeypatch.setattr(replication_stream, "WINDOW_MAX_S", WINDOW_MIN_S)
 
 
 def error(sqlstate: str, message: str) -> bytes:
@@ -178,6 +188,7 @@ def test_confirmed_position_never_goes_back(pair: Pair) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("hasty")
 def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
     value = b"x" * (3 * GULP_BYTES)
     data = pg.stream(pg.begin(1, 1), pg.insert(5, [value]), pg.commit(1, 2))
@@ -186,6 +197,7 @@ def test_message_larger_than_the_buffer_passes(pair: Pair) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("prefix", ["other", "headrace.x"])
 def test_huge_foreign_message_takes_no_memory_and_reaches_no_chunk(pair: Pair, prefix: str) -> None:
     begun, ended = pg.stream(pg.begin(1, 1)), pg.stream(pg.insert(5, [b"1"]), pg.commit(1, 2))
@@ -256,6 +268,7 @@ def test_huge_message_is_cut_before_libpq_returns_it(prefix: str, kept: int | No
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("hasty")
 def test_chunks_are_bounded(pair: Pair) -> None:
     data = pg.stream(pg.begin(1, 1)) + pg.frame(pg.insert(5, [b"x" * 1000])) * 20_000 + pg.stream(pg.commit(1, 2))
     came = [chunk.data for chunk in pair.chunks(data)]

@@ -118,7 +118,7 @@ class JoiningDriver(Driver):
 
 @pytest.mark.long
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("histories of a driver", test=4, soak=40))
+@pytest.mark.parametrize("seed", seeds("histories of a driver", test=2, soak=40))
 @pytest.mark.parametrize("restart_after", [None, 0, 1, 4, 12])
 def test_joining_table_gets_its_excluded_changes_despite_a_new_driver(seed: int, restart_after: int | None):
     driver = JoiningDriver(seed=seed)
