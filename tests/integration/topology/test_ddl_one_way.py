@@ -20,6 +20,7 @@ from headrace.lcr.structure import Structure
 from headrace.lcr.table_name import TableName
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
+from tests.support.session.matrices import values
 from tests.support.session.seeds import scaled, seeds
 from tests.support.ways.one_way import CAPTURE, ONE_WAY, WAIT_S, OneWay, create_tables, load
 
@@ -69,7 +70,7 @@ class Way(OneWay):
         ]
 
 
-@pytest.fixture(params=["combined", "queued"])
+@pytest.fixture(params=values(["combined", "queued"], "combined"))
 def way(
     request: pytest.FixtureRequest,
     source_database: str,

@@ -11,9 +11,10 @@ from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.connection import quote
 from headrace.lcr.table_name import TableName
 from tests.support.databases.ddl_pair import DdlPair
+from tests.support.session.matrices import values
 
 
-@pytest.fixture(params=["pg_16", "pg_source"])
+@pytest.fixture(params=values(["pg_16", "pg_source"], "pg_source"))
 def server(request: pytest.FixtureRequest) -> EmbeddedServer:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, EmbeddedServer)

@@ -251,7 +251,7 @@ def pair(make_pair: Callable[[TableName], DdlPair]) -> DdlPair:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("several statements in a record", test=2, soak=20))
+@pytest.mark.parametrize("seed", seeds("several statements in a record", test=1, soak=8))
 def test_several_statements_in_one_record_are_carried(pair: DdlPair, seed: int) -> None:
     """The statements whose record was lost are in the record of the next one."""
     history = History(pair, seed)
@@ -289,7 +289,7 @@ class Log:
 
 
 @pytest.mark.seeded
-@pytest.mark.parametrize("seed", seeds("records of statements", test=2, soak=20))
+@pytest.mark.parametrize("seed", seeds("records of statements", test=1, soak=8))
 def test_statements_are_carried_by_their_records(pair: DdlPair, seed: int) -> None:
     history, log = History(pair, seed), Log(pair)
     for _ in range(scaled(test=100, soak=400)):

@@ -32,6 +32,7 @@ from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.fix_postgres import drop_database
 from tests.support.databases.postgres_site import ALL, Site, slot_of
 from tests.support.databases.statements import row_of
+from tests.support.session.matrices import values
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -72,7 +73,7 @@ def _site(request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], 
     return make_site(request.getfixturevalue("pg_source" if version == "18" else f"pg_{version}"))
 
 
-@pytest.fixture(params=["18", "16", "15"])
+@pytest.fixture(params=values(["18", "16", "15"], "18"))
 def recording(request: pytest.FixtureRequest, make_site: Callable[[EmbeddedServer], Site]) -> Recording:
     site = _site(request, make_site, request.param)
     site.run(TABLE)
