@@ -203,7 +203,7 @@ class ExecuteWork(Work):
             self._context.forget_fits()
 
     def _execute(self, number: int) -> Failure | None:
-        rows = left_out = 0
+        rows = left_out = ddl = 0
         labels: list[str] = []
         resolution = Resolution(self._context.conflicts)
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
@@ -221,6 +221,7 @@ class ExecuteWork(Work):
                 return failure
             self._write_history(resolution)  # part by part: a transaction of any size can conflict in all its rows
             rows += batch.row_count
+            ddl += batch.ddl is not None
             labels += (label.text for label in batch.labels)
         if left_out and not rows:
             return Failure(position=-1, conflict_type="", sqlstate="", message=_IN_THE_COPY)
@@ -241,8 +242,8 @@ class ExecuteWork(Work):
             return refused_at_commit(error, batch, self._handlers or self._context.handlers)
         self.totals.commits += 1
         self.totals.transactions += 1
-        self.totals.rows += rows
-        self.totals.rows_written += rows
+        self.totals.rows += rows - ddl
+        self.totals.rows_written += rows - ddl
         return None
 
     def _precommit(self, handling: Handling, commit_scn: int) -> Failure | None:

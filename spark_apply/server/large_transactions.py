@@ -102,7 +102,7 @@ class _LargeBase(Work):
         self._parts.popleft()
         if part.is_last:
             return self._end(), True
-        self.totals.rows += batch.row_count
+        self.totals.rows += 0 if batch.ddl is not None else batch.row_count
         return PartDone(group=part.group, attempt=part.attempt, part=part.part), False
 
     def _forget_changed(self) -> None:
@@ -137,7 +137,7 @@ class _LargeBase(Work):
     def _succeed(self, found: ScnRange, batch: LcrBatch) -> None:
         self._applied.append(AppliedRange(after_scn=found.after, through_scn=found.through))
         self.totals.commits += 1
-        self.totals.rows += batch.row_count
+        self.totals.rows += 0 if batch.ddl is not None else batch.row_count
         self.totals.last_commit_time_us = int(batch.transactions.commit_time_us[0])
         self._conclude(batch)
         self._committed = self._result()

@@ -394,6 +394,7 @@ def test_change_runs_with_the_rights_of_the_tables_owner(server, harness, sessio
         server.execute("GRANT CREATE ON SCHEMA public TO plain_owner")
         assert change(session, found)[0].kind is DdlOutcomeKind.APPLIED
     finally:
+        session.rollback()
         server.execute("DROP OWNED BY plain_owner")
         server.execute("DROP ROLE plain_owner")
 
@@ -513,13 +514,29 @@ def test_foreign_key_of_a_changed_table_is_checked_in_front_of_the_change(server
     assert harness.rows("t") == [(int4(1), int4(7)), (int4(2), int4(8))]
 
 
-def test_removal_takes_history_and_wishes(server, harness, session, destination):
+def test_removal_takes_history_and_wishes_of_its_topology(server, harness, session, destination):
     keyed(harness, session)
     change(session, recorded(harness, add_column("c")))
-    server.execute("INSERT INTO headrace.ddl_skip VALUES (%s, %s, 1, 2)", (TOPOLOGY, APPLY))
+    server.execute("INSERT INTO headrace.ddl_skip VALUES (%s, 'a', 1, 2), ('other', 'a', 1, 2)", (TOPOLOGY,))
     session.close()
+    destination.raise_epoch("other", "a")
     destination.remove(TOPOLOGY)
+    assert history(harness) == []
+    assert server.execute("SELECT topology FROM headrace.ddl_skip").fetchall() == [("other",)]
+    destination.remove("other")
     assert server.execute("SELECT to_regnamespace('headrace')").fetchone() == (None,)
+
+
+def test_change_with_an_effect_that_the_source_did_not_have_is_refused(server, harness, session):
+    keyed(harness, session)
+    found = recorded(harness, drop_column("a"))
+    server.execute("CREATE INDEX mine ON t (a)")
+    session.begin()
+    error = refused(session, found)
+    assert ("went with it" in error.message, DDL_REFUSED in error.context) == (True, True)
+    assert names(session) == ["id", "a", "b"]
+    server.execute("DROP INDEX mine")
+    assert change(session, found)[0].kind is DdlOutcomeKind.APPLIED
 
 
 def test_old_version_of_the_table_does_not_fit_behind_the_change(harness, session):

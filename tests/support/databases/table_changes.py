@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.databases.memory.store import StoredTable
 from headrace.databases.ports import DdlOutcome, DdlPlace, DestinationSession
-from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.connection import connect, qualified
 from headrace.databases.postgres.ddl.structure_query import read_kept_values, structure_query
 from headrace.lcr.ddl import DdlChange
 from headrace.lcr.table_name import TableName
@@ -26,6 +26,7 @@ __all__ = [
     "place",
     "recorded",
     "recorded_all",
+    "recorded_at",
     "rename_column",
     "skip",
     "unique",
@@ -121,14 +122,27 @@ def recorded_all(harness: Harness, *actions: Action, name: str = "t", **attribut
             found.append(ddl_change(before, after, older=action.older, query=query, **attributes))
             before = after
         return found
+    return recorded_at(harness._dsn, TableName("public", name), *queries, **attributes)
+
+
+def recorded_at(dsn: str, table: TableName, *queries: str, **attributes: Any) -> list[DdlChange]:
+    """Return the records of statements about a table, which are rolled back.
+
+    Args:
+        dsn: of the database.
+        table: its name.
+        queries: one record for each.
+        attributes: others of the records.
+    """
+    found: list[DdlChange] = []
     # With Headrace's settings, which definitions are printed with.
-    with closing(connect(harness._dsn, application_name="source")) as source, source.transaction(force_rollback=True):
+    with closing(connect(dsn, application_name="source")) as source, source.transaction(force_rollback=True):
         source.execute("SET LOCAL lock_timeout = '5s'")  # record before a transaction of the session has the table
         version = source.info.server_version // 10000
-        before = _read(source, name)
+        before = _read(source, table)
         for query in queries:
             source.execute(query.encode())
-            after, kept = _read(source, name), read_kept_values(source, TableName("public", name))
+            after, kept = _read(source, table), read_kept_values(source, table)
             known = {each["number"] for each in before["columns"]}
             new = [each["name"] for each in after["columns"] if each["number"] not in known]
             given = {"older": {each: kept[each] for each in new if each in kept}, "query": query, "version": version}
@@ -137,8 +151,8 @@ def recorded_all(harness: Harness, *actions: Action, name: str = "t", **attribut
     return found
 
 
-def _read(source: Any, name: str) -> dict[str, Any]:
-    row = source.execute(_STRUCTURE, (f"public.{name}",)).fetchone()
+def _read(source: Any, table: TableName) -> dict[str, Any]:
+    row = source.execute(_STRUCTURE, (qualified(*table),)).fetchone()
     found: dict[str, Any] = row[0]
     return found
 

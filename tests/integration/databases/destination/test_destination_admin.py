@@ -14,16 +14,18 @@ import pytest
 from psycopg import conninfo
 
 from actors.site.admin import admin_findings, prepare_as_admin
-from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable
+from headrace.base.errors import ConfigError, DatabaseError, DatabaseUnavailable, DataError
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.ports import Finding
+from headrace.databases.ports import DDL_REFUSED, DdlOutcomeKind, Finding
 from headrace.databases.ports.operator import LEFT_TO_ADMIN
 from headrace.databases.postgres.destination import admin as admin_module
 from headrace.databases.postgres.destination.admin import PostgresAdmin
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.databases.postgres.destination.records import schema
 from headrace.lcr.scn import Scn
+from headrace.lcr.table_name import TableName
 from tests.support.apply.printed_fixes import granted
+from tests.support.databases.table_changes import change, place, recorded_at
 from tests.support.values.writes import delete, insert, version_of
 from topology.file.reading import read_topology
 
@@ -143,6 +145,36 @@ def _apply(site: Site) -> None:
         assert number == 0
         assert destination.errors("top") == ()
         assert destination.conflicts("top", last=1) == ()
+
+
+def test_ddl_needs_the_rights_of_the_tables_owner_and_nothing_else(site):
+    site.prepared()
+    statements = ("ALTER TABLE shop.t ADD COLUMN w text DEFAULT 'old' NOT NULL", "ALTER TABLE shop.t DROP COLUMN w")
+    own = site.superuser.info
+    source = conninfo.make_conninfo(own.dsn, password=own.password)
+    found, dropped = recorded_at(source, TableName(*TABLE), *statements)
+    with closing(site.destination()) as destination:
+        destination.prepare("top")
+        epoch = destination.raise_epoch("top", "a").epoch
+        with closing(destination.open_session("top", "a", server=0, epoch=epoch, tag=b"\x00", source="src")) as session:
+            session.begin()
+            with pytest.raises(DataError) as caught:
+                session.change_table(found, place())
+            session.rollback()
+            grant, skip = caught.value.hint.split("; or leave it out: ")
+            assert DDL_REFUSED in caught.value.context
+            site.superuser.execute(grant)
+            assert [each.kind for each in change(session, found)] == [DdlOutcomeKind.APPLIED]
+            assert session.describe(*TABLE).columns[-1].name == "w"
+            site.superuser.execute("ALTER TABLE shop.t OWNER TO CURRENT_USER")
+            session.begin()
+            with pytest.raises(DataError) as caught:
+                session.change_table(dropped, place(1))
+            session.rollback()
+            assert caught.value.hint.startswith(f'ALTER TABLE "shop"."t" OWNER TO "{APPLIES}"; or')
+            with psycopg.connect(site.dsn, autocommit=True) as applies:
+                applies.execute(skip)
+                assert applies.execute("SELECT outcome FROM headrace.dba_apply_ddl").fetchall() == [("APPLIED",)]
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ class Run:
     def check(self) -> None:
         expected = sorted(
             ((int4(key), *(row[name] for name in self.model.columns)) for key, row in self.model.rows.items()),
-            key=lambda row: row[0],
+            key=lambda row: row[0] or b"",
         )
         assert self.harness.rows("t") == expected
         table = self.described()

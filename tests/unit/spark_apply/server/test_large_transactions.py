@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.databases.memory.destination import MemoryDestination
+from headrace.databases.memory.destination import MemoryDestination, MemorySession
 from headrace.databases.memory.store import MemoryStore, destination_column
-from headrace.databases.ports import DdlOutcomeKind
+from headrace.databases.ports import DdlOutcomeKind, Write
 from headrace.lcr.batch import Command, LcrBatch, OldImage
 from headrace.lcr.ddl import DdlChange
 from protos import codec
@@ -49,6 +49,11 @@ def k(number: int) -> bytes:
 
 def insert(table: Table, key: int) -> Change:
     return Change(table, Command.INSERT, new=(k(key), *[b"x"] * (len(table.columns) - 1)))
+
+
+def update(table: Table, key: int) -> Change:
+    old, new = ((k(key), *[value] * (len(table.columns) - 1)) for value in (b"x", b"y"))
+    return Change(table, Command.UPDATE, old=old, new=new)
 
 
 def missing(table: Table) -> Change:
@@ -194,7 +199,7 @@ def test_rows_and_ddl_are_one_destination_transaction() -> None:
     assert (at.columns, at.low_watermark()) == (NEW.columns, COMMIT_SCN)
     assert at.outcomes() == [(DdlOutcomeKind.APPLIED, 1)]
     statistics = result.statistics
-    assert (statistics.transactions, statistics.rows, statistics.rows_written) == (1, 3, 2)
+    assert (statistics.transactions, statistics.rows, statistics.rows_written) == (1, 2, 2)
     assert (statistics.ddl_applied, statistics.ddl_passed_over, statistics.ddl_not_applied) == (1, 0, 0)
 
 
@@ -399,7 +404,7 @@ def test_execution_applies_ddl_and_rows_together() -> None:
     assert at.store.rows("public", "plain") == [(k(1), b"x", None), (k(2), b"x", b"x"), (k(99), b"y", b"y")]
     assert (at.columns, at.outcomes()) == (NEW.columns, [(DdlOutcomeKind.APPLIED, 1)])
     assert not at.database.errors(TOPOLOGY, APPLY)
-    assert result.statistics.ddl_applied == 1
+    assert (result.statistics.rows, result.statistics.ddl_applied) == (3, 1)
 
 
 def test_execution_that_fails_again_undoes_its_ddl() -> None:
@@ -456,6 +461,47 @@ def test_error_with_ddl_is_executed_alone() -> None:
 
 
 # --------------------------------------------------------------------------- what is known of tables
+
+
+def new_key() -> DdlChange:
+    """Return a change that leaves the version of the table as it is."""
+    key = {"number": 9, "name": "plain_v", "type": "u", "definition": "UNIQUE (v)", "calls": False}
+    return ddl_change(structure_of(OLD), structure_of(OLD, constraints=[key]), relation=11)
+
+
+def unique_keys(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[int, ...], ...]]:
+    """Return a list that gets the unique keys for which each write was planned."""
+    seen: list[tuple[tuple[int, ...], ...]] = []
+    write = MemorySession.write
+
+    def spied(session: MemorySession, writes: Sequence[Write]) -> tuple[int, ...]:
+        seen.extend(each.table.unique_keys for each in writes)
+        return write(session, writes)
+
+    monkeypatch.setattr(MemorySession, "write", spied)
+    return seen
+
+
+def test_rows_behind_a_new_key_are_planned_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, at = unique_keys(monkeypatch), Serving()
+    assert isinstance(at.stream([insert(OLD, 1)], new_key(), [update(OLD, 1)]), GroupResult)
+    assert seen == [((0,),), ((0,), (1,))]
+
+
+def test_rows_behind_a_failed_execution_are_planned_for_the_old_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = Serving()
+    pieces: tuple[Piece, ...] = (new_key(), [insert(OLD, 1), missing(OLD)])
+    failed_first = at.stream(*pieces)
+    assert isinstance(failed_first, GroupRetry)
+    result = at.stream(*pieces, attempt=1, mode=GroupMode.ERROR_QUEUE, failure=failed_first.failure)
+    assert isinstance(result, GroupResult)
+    assert at.execute(result.errors[0].number).failure is not None
+    seen = unique_keys(monkeypatch)
+    rows = batch_of([Transaction(2, [insert(OLD, 7)])], 150)
+    at.server.receive(whole_group(codec.encode(rows), group=3, after_scn=150, through_scn=250))
+    at.server.receive(GroupGo(group=3, attempt=0, low_watermark=150, below_applied=True))
+    assert isinstance(at.work()[0], GroupResult)
+    assert seen == [((0,),)]
 
 
 def test_rolled_back_ddl_leaves_no_fit_behind() -> None:

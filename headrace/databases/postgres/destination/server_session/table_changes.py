@@ -48,6 +48,7 @@ __all__ = ["DDL_LOCK_TIMEOUT_MS", "TableChanges"]
 DDL_LOCK_TIMEOUT_MS = 2000
 _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"  # ms; 0: none
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
+_IS_SUPERUSER = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
 _SHOWN_MAX = 500  # characters of a statement in a message
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
@@ -139,7 +140,7 @@ class TableChanges:
         Triggers for DDL and functions in definitions may run with it: they must leave the session unchanged.
         """
         connection, guard = self._transaction.connection, self._transaction.guard
-        self._take_role(here.role)
+        self._take_role(here)
         guard.fired(f"{here.owner}.{here.name}")
         with self._transaction.own_statements("preparing a DDL change"):
             row = connection.execute(_LOCK_TIMEOUT).fetchone()
@@ -157,12 +158,20 @@ class TableChanges:
         self._users_sql.as_role("")
         return found
 
-    def _take_role(self, owner: str) -> None:
+    def _take_role(self, here: Structure) -> None:
+        with self._transaction.own_statements("asking who owns a table"):
+            row = self._transaction.connection.execute(_IS_SUPERUSER, (here.role,)).fetchone()
         try:
-            self._users_sql.as_role(owner)
+            self._users_sql.as_role(here.role)
         except DataError as error:
-            grant = f"GRANT {quote(owner)} TO {quote(self._transaction.connection.info.user)}"
-            raise DataError(error.message, hint=grant, **error.context) from error
+            user = quote(self._transaction.connection.info.user)
+            # Who may act as a superuser is one.
+            fix = (
+                f"ALTER TABLE {qualified(here.owner, here.name)} OWNER TO {user}"
+                if row is not None and row[0]
+                else f"GRANT {quote(here.role)} TO {user}"
+            )
+            raise DataError(error.message, hint=fix, **error.context) from error
 
     def _run_all(self, plan: Planned, table: TableName) -> list[str] | None:
         """Run a plan's statements and prove their result; return them.
