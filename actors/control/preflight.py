@@ -21,6 +21,7 @@ from headrace.status.applies import ApplyStatus
 from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus
 from headrace.status.queues import QueueStatus, QueueSubscriber
+from topology.checks.ddl import or_wait
 from topology.checks.static import another_database, lasting_identities, one_database_twice
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.capture_scns import scn_findings
@@ -209,7 +210,8 @@ class Preflight:
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         of_ddl = self._ddl(apply, ddl_tables(ways, came))
-        return (*findings, *of_destination, *of_ddl, *unseen_conflicts(spec, apply, came))
+        waited_for = or_wait(of_destination, self._record.topology, apply, came)
+        return (*findings, *waited_for, *of_ddl, *unseen_conflicts(spec, apply, came))
 
     def _ddl(self, apply: ApplySpec, tables: tuple[TableName, ...]) -> tuple[Finding, ...]:
         """Ask the destination whether an apply process can apply the DDL of tables."""

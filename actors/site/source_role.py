@@ -152,10 +152,10 @@ class SourceRole:
     # ------------------------------------------------------------------ what the controller asks
 
     def uncaptured(self, spec: TopologySpec, noted: Receivers | None = None) -> tuple[str, ...]:
-        """Return tables that `prepare` for a topology would add or remove now.
+        """Return tables that `prepare` for a topology would add or remove now; else what it would do for DDL.
 
-        They were created or renamed after the last `prepare`: the rules select tables that are not captured, or no rule
-        selects a captured table any longer.
+        Tables were created or renamed after the last `prepare`: the rules select tables that are not captured, or no
+        rule selects a captured table any longer. DDL was not recorded, and the tables differ from their records.
 
         Args:
             spec: the topology.
@@ -163,8 +163,12 @@ class SourceRole:
         """
         if not is_source(spec, self._site.name):
             return ()
+        rules = spec.capture_rules(self._site.name)
         with closing(self._database.open_source()) as source:
-            return self.tables.look(source, spec, noted)
+            found = self.tables.look(source, spec, noted)
+            if not found and any(rule.ddl for each in rules for rule in each.include or ()):
+                found = tuple(step.statement for step in source.plan(spec.name, rules) if not step.is_done)
+            return found
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """Return the selected tables as the log will describe them."""

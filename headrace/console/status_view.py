@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.base.errors import COPY_ONE_AGAIN, counted
 from headrace.console.output import bytes_text, scn_text, seconds_text
 from headrace.console.remedies import for_component
+from headrace.lcr.ddl import DDL_LOG
 from headrace.lcr.table_name import literal, quoted
 from headrace.status.applies import ApplyStatus, TableCopy, apply_status
 from headrace.status.captures import CaptureStatus
@@ -308,8 +309,8 @@ def _capture_notes(capture: CaptureStatus) -> Iterator[Note]:
             component=capture.name,
             problem=f"{counted(capture.ddl_failed_total, 'DDL statement')} of {capture.source} could not be recorded: no"
             f" destination gets what changed{last}",
-            fix="run the same statements at the destinations, then headrace verify FILE; the log of the source's server"
-            " says why",
+            fix="headrace up FILE; headrace.dba_ddl_not_applied at the destinations then has what changed: make the same"
+            " changes there; the log of the source's server says why",
             is_remark=True,
         )
 
@@ -317,11 +318,20 @@ def _capture_notes(capture: CaptureStatus) -> Iterator[Note]:
 def _captured_notes(site: SiteStatus) -> Iterator[Note]:
     """Yield tables and columns of a source that are no longer captured, or not yet."""
     # Before preparation, `up` is about to capture them.
-    if site.uncaptured_tables and site.is_prepared is not False:
+    uncaptured = site.uncaptured_tables if site.is_prepared is not False else ()
+    if tables := [table for table in uncaptured if table != str(DDL_LOG)]:
         yield Note(
             component=site.name,
-            problem=f"created after `up`, and not replicated yet: {', '.join(site.uncaptured_tables)}",
+            problem=f"created after `up`, and not replicated yet: {', '.join(tables)}",
             fix="headrace up FILE",
+        )
+    if len(tables) < len(uncaptured):
+        yield Note(
+            component=site.name,
+            problem="DDL is not recorded, and so not replicated: an event trigger or a function of the schema"
+            f" {DDL_LOG.owner} was dropped or disabled, or {DDL_LOG} is not published any more",
+            fix="headrace up FILE; headrace.dba_ddl_not_applied at the destinations then has what changed meanwhile: make"
+            " the same changes there",
         )
     if site.strayed_tables:
         yield Note(
@@ -373,9 +383,10 @@ def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
     if not_applied := (apply.counters or {}).get("ddl_not_applied", 0):
         yield Note(
             component=apply.name,
-            problem=f"{counted(not_applied, 'DDL statement')} of {apply.source} not applied since its driver began: what"
-            " is not replicated, and what an operator skipped",
-            fix="headrace.dba_ddl_not_applied at its site has each one and the reason; make the same change there",
+            problem=f"{counted(not_applied, 'DDL statement')} of {apply.source} not applied at {apply.site} since the apply"
+            " process started: recorded only, because the table or the change is not replicated",
+            fix=f"look at headrace.dba_ddl_not_applied at {apply.site}, which has each one and the reason; make the same"
+            f" change there, if {apply.site} is to have it",
             is_remark=True,
         )
 

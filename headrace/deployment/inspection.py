@@ -29,6 +29,7 @@ from headrace.rules.user_code.handlers import NO_HANDLERS, ErrorHandler
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.marks.row_marks import MarkedTable, compare_marks
 from spark_apply.copy.records.standing import renamed, table_findings
+from topology.checks.ddl import or_wait
 from topology.checks.functions import custom_transformations
 from topology.checks.logging_needs import listed_needs
 from topology.checks.static import another_database, lasting_identities, one_database_twice
@@ -215,6 +216,7 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
     from headrace.databases.dependency_columns import dependency_column_findings
 
     findings: list[Finding] = []
+    prepared = prepared_topology(spec.state_dir)
     for apply in spec.applies:
         if databases.access(apply.source) is None or databases.access(apply.site) is None:
             continue
@@ -241,7 +243,8 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
         old_names = renamed(identities, recorded)
         # Missing parts of a column's type come before the ALTER that gives this type to the column.
         findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
-        findings += table_findings(target, tables, old_names, apply.site, at_source=at_source)
+        unfit_here = table_findings(target, tables, old_names, apply.site, at_source=at_source)
+        findings += or_wait(unfit_here, prepared, apply, came)
         if apply.conflicts.times is not None:
             findings += target.preflight_times(
                 apply.conflicts.timed, has_tombstones=apply.conflicts.times.has_tombstones

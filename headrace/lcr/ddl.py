@@ -5,18 +5,20 @@ is JSON (`DdlChange.content`): the table's structure before and after, and the s
 as the source wrote it, and `headrace.lcr.structure` reads structures from it.
 
     {"format": 1, "tag": "ALTER TABLE", "relation": 16400, "before": {…}, "is_known": true, "after": {…}, "gone": […],
-     "rewritten": […], "older": {…}, "query": "ALTER TABLE …", "is_nested": false, "user": "hr", "role": "none",
-     "version": 16}
-    {"format": 1, "base": true, "after": {…}}                         the structure from which recording begins
+     "rewritten": […], "file": 16403, "older": {…}, "query": "ALTER TABLE …", "is_nested": false, "user": "hr",
+     "role": "none", "version": 16}
+    {"format": 1, "base": true, "after": {…}, "file": 16403}          the structure from which recording begins
     {"format": 1, "failed": "57014", "tag": "…", "query": "…"}       a statement that could not be recorded
 
-Only the first kind becomes a DDL LCR.
+Only the first kind becomes a DDL LCR. An apply process replaces the record of a change that it must not make:
+
+    {"format": 1, "not_made": "…"}                                   why it is only recorded at the destination
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.lcr.scn import ObjectNumber
@@ -30,6 +32,8 @@ DDL_FORMAT = 1
 DDL_LOG = TableName("headrace_ddl", "log")
 """The source's table with the records, one per row in its column `content`."""
 
+_NOT_MADE = "not_made"
+_MARK = json.dumps({"format": DDL_FORMAT, _NOT_MADE: ""})[:-2]
 _NUMBER_END = 1 << 63  # object numbers travel as 64 bits
 _INDEX_TAGS = ("CREATE INDEX", "ALTER INDEX", "DROP INDEX")  # others name a table, or change it as a side effect
 
@@ -80,6 +84,21 @@ class DdlChange:
     def base_table(self) -> TableName:
         """Name of the table, which rules use."""
         return TableName(self.base_table_owner, self.base_table_name)
+
+    def not_made(self, reason: str) -> DdlChange:
+        """Return the change as one that a destination only records.
+
+        Args:
+            reason: why, for the operator.
+        """
+        return replace(self, content=json.dumps({"format": DDL_FORMAT, _NOT_MADE: reason}))
+
+    @property
+    def why_not_made(self) -> str:
+        """Why a destination only records it (`not_made`); empty: it may be made."""
+        if not self.content.startswith(_MARK):
+            return ""
+        return str(json.loads(self.content)[_NOT_MADE])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ class DdlRecord:
         tag: what the client ran, such as ALTER TABLE.
         relation: the source's number of the table.
         before: the table before it. None: there was none, or it is not known.
-        is_known: `before` is known.
+        is_known: `before` is known; else it is what the source last knew of the table, and other changes came between.
         after: the table after it. None: it was dropped.
         gone: parts of the table that the statement says it dropped.
         rewritten: why the source wrote the table's rows anew, PostgreSQL's bits; 0: it did not.

@@ -70,6 +70,11 @@ class ClientsBefore:
         """
         return all(rules.keeps_ddl(owner, name, tag=tag) for rules in self.clients)
 
+    @property
+    def takes_ddl(self) -> bool:
+        """Whether DDL LCRs of any table pass."""
+        return all(rules.takes_ddl for rules in self.clients)
+
     def _before(self, table: TableName) -> set[TableName]:
         """Return possible names of a table before the first client; some of them turn out to become another name."""
         found = {table}

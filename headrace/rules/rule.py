@@ -324,6 +324,11 @@ class RuleSet:
             return False
         return self.include is None or any(rule.takes_ddl(owner, name, tag) for rule in self.include)
 
+    @property
+    def takes_ddl(self) -> bool:
+        """Whether DDL LCRs of any table pass."""
+        return self.include is None or any(rule.ddl for rule in self.include)
+
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""
         known = tuple(tables)

@@ -266,7 +266,7 @@ class GroupStatistics:
         conflicts: conflicts met, resolved or not.
         ddl_applied: DDL LCRs that changed a table.
         ddl_passed_over: DDL LCRs whose table had all of the change already.
-        ddl_not_applied: DDL LCRs that were recorded only, because they are not replicated or an operator skipped them.
+        ddl_not_applied: DDL LCRs that were recorded only, without those that an operator skipped.
     """
 
     transactions: int = 0

@@ -517,9 +517,13 @@ class ApplyControl:
             # It returns its groups again and again while the reader sees nothing wrong with the table.
             paused = next((server for server in facts if server.state.startswith("PAUSED")), None)
             if paused is not None:
+                status.state = paused.state
                 status.detail = f"apply server {paused.server}: {paused.detail}"
                 status.hint = "" if paused.hint in paused.detail else paused.hint  # it may end with the missing ALTER
-            failing = next((server for server in facts if server.is_failing), None)
+            # The server of a DDL change begins anew with each attempt, so it never fails for long.
+            failing = next(
+                (each for each in facts if each.is_failing or each.server == cores.coordinator.ddl_retried_by), None
+            )
             replaced = next((server for server in facts if server.failure), None)
             if not status.detail and failing is not None:
                 status.detail, status.hint = (

@@ -150,6 +150,8 @@ class ApplyCoordinator:
         watermarks: the positions; the host reads them.
         errors: the known error queue; the host executes error transactions here and reports edited and deleted ones.
         statistics: totals.
+        ddl_retried_by: the server that could not make a DDL change when it last tried, because of a lock, for example;
+            -1: none. Each attempt is a new one, from the transaction's beginning.
         is_draining: no group is assigned any more because the apply process ends; set by the host.
     """
 
@@ -193,6 +195,7 @@ class ApplyCoordinator:
         self._labels = LabelledTransactions(source, tracks or TrackLog())
         self.statistics = CoordinatorStatistics()
         self.is_draining = False
+        self.ddl_retried_by = -1
         self._has_executed_ddl = False  # groups were formed, and sessions know the tables, as before the execution
 
     # ------------------------------------------------------------------ questions of the host
@@ -511,6 +514,8 @@ class ApplyCoordinator:
     def _give_back(self, group: FormedGroup, retry: GroupRetry) -> None:
         group.applied += [ScnRange(after=Scn(each.after_scn), through=Scn(each.through_scn)) for each in retry.applied]
         if retry.reason is RetryReason.REPLAY:
+            if group.large is not None and group.large.has_ddl:
+                self.ddl_retried_by = group.server if retry.statistics.retried else -1
             if group.large is not None and retry.failure is not None:
                 # Without a failure the environment was the cause: the transaction is assigned again in the same mode.
                 self._next.escalate(group.large, retry.failure)
@@ -532,7 +537,12 @@ class ApplyCoordinator:
         if group.mode is GroupMode.EXECUTE_ERROR:
             # Executed, or deleted meanwhile: whether the low watermark of its go is recorded is unknown.
             group.watermark_sent = FIRST_SCN
-            self.errors.executions.executed(number for number in group.error_numbers if number not in queued)
+            gone = [number for number in group.error_numbers if number not in queued]
+            self.errors.executions.executed(gone)
+            if gone:
+                # Its report is lost, which would have said whether it had DDL LCRs.
+                self._has_executed_ddl = True
+                self._replay.start()
             group.error_numbers = tuple(number for number in group.error_numbers if number in queued)
             if group.error_numbers:
                 group.take_back()
@@ -561,8 +571,10 @@ class ApplyCoordinator:
         group.state = GroupState.DONE
         self.statistics.groups += 1
         self._next.done(group)
-        if group.large is not None and group.large.has_ddl and group.mode is not GroupMode.ERROR_QUEUE:
-            self._slots.reopen()
+        if group.large is not None and group.large.has_ddl:
+            self.ddl_retried_by = -1
+            if group.mode is not GroupMode.ERROR_QUEUE:
+                self._slots.reopen()
 
     def _hold(self, number: int, hashes: NDArray[np.uint64]) -> None:
         """Add a transaction to the known error queue.

@@ -33,6 +33,7 @@ from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution
+from spark_apply.tables.arriving import OLDER_THAN_COPY
 from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before
 
 if TYPE_CHECKING:
@@ -212,6 +213,8 @@ class ExecuteWork(Work):
         for data in self._context.error_batches(number):
             whole = self._context.decode(data)
             batch = beyond_copies(whole, copied)
+            if whole.ddl is not None and not batch.row_count:
+                batch = replace(whole, ddl=whole.ddl.not_made(OLDER_THAN_COPY))
             touched |= _keys_of(whole)
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):

@@ -160,7 +160,7 @@ class Totals:
         """Count a DDL LCR."""
         self.ddl_applied += outcome is DdlOutcomeKind.APPLIED
         self.ddl_passed_over += outcome is DdlOutcomeKind.PASSED_OVER
-        self.ddl_not_applied += outcome in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}
+        self.ddl_not_applied += outcome is DdlOutcomeKind.NOT_APPLIED
 
     def frozen(self) -> GroupStatistics:
         """Return the counters as an immutable message."""

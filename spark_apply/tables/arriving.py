@@ -39,7 +39,14 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import TableVersion
     from spark_apply.apply_config import TableToInstantiate
 
-__all__ = ["ArrivingTables", "TableStart", "restart_hint"]
+__all__ = ["BEING_COPIED", "OLDER_THAN_COPY", "ArrivingTables", "TableStart", "restart_hint"]
+
+BEING_COPIED = (
+    "the table has no finished copy yet: a change that is older than the copy is not made, a later one is made when the"
+    " table joins"
+)
+OLDER_THAN_COPY = "it is older than the table's copy, which brings rows alone: compare the tables"
+"""Why a DDL LCR is only recorded; its rows are skipped in silence because the copy has them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +240,28 @@ class ArrivingTables:
         start = self._starts.get(part.key, _FROM_THE_START)
         own = _first_scn(start, ahead_scn)
         return own if start.is_joining else max(first, own)
+
+    def ddl_refusal(self, version: TableVersion, scn: int, ahead_scn: int) -> str | None:
+        """Return why a DDL LCR of a table is only recorded; empty: it is made.
+
+        None: it is dropped, because it was handled before, or its table was never copied here.
+
+        Args:
+            version: the table, named as at the destination.
+            scn: order SCN of the DDL LCR.
+            ahead_scn: every table is applied up to here, except joining ones.
+        """
+        name, number = TableName.of(version), int(version.table_number)
+        table = self._by_number.get(number, self._by_name.get(name))
+        if table is None and number in self._by_number:
+            return None
+        start = self._starts.get(name if table is None else table.identity, _FROM_THE_START)
+        is_new = start.is_joining and start.scn is not None and scn >= start.scn
+        if scn < ahead_scn and not is_new:
+            return None  # made, or recorded while the table was skipped
+        if start.scn is None:
+            return BEING_COPIED
+        return OLDER_THAN_COPY if scn < start.scn else ""
 
     def lacks_columns(self, version: TableVersion) -> bool:
         """Return whether transformations on the way drop columns of a table.

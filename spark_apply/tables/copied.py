@@ -1,6 +1,7 @@
 """Skip the changes of a batch that the copies of its tables already contain.
 
-A DDL LCR counts like a row of its table: the copy is made for the table as it was at the copy's SCN.
+A DDL LCR below the copy's SCN must not be made: the copy is of the table as it was at that SCN. But a copy brings rows
+alone, no index and no default. So whoever applies it has the destination record it (`DdlChange.not_made`).
 """
 
 from __future__ import annotations

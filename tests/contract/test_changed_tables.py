@@ -1,12 +1,14 @@
 """DDL changes at a destination: as before, as after, neither; undone by a rollback; recorded with the data.
 
-The suite runs over the memory database and PostgreSQL. What only a server has is further down.
+The suite runs over the memory database and PostgreSQL. What only a server has is further down. Longer than 500 lines: all
+of it shares one table and the records of its changes.
 """
 
 from __future__ import annotations
 
 from contextlib import closing
 
+import numpy as np
 import pytest
 
 from headrace.base.errors import DatabaseUnavailable, DataError, UnfitTableError
@@ -14,12 +16,15 @@ from headrace.databases.ports import DDL_REFUSED, DdlOutcomeKind
 from headrace.databases.postgres.destination.records import ddl_history
 from headrace.databases.postgres.destination.server_session.table_changes import DDL_LOCK_TIMEOUT_MS
 from headrace.rules.table_settings import TableSettings
+from protos import codec
+from spark_apply.driver.loop.error_requests import ddl_in
 from tests.support.databases.destination_contract import (
     APPLY,
     TAG,
     TOPOLOGY,
     PostgresHarness,
     commit,
+    error_transaction,
     keyed,
     on_a_server_in_soak,
     ranges,
@@ -37,6 +42,8 @@ from tests.support.databases.table_changes import (
     skip,
     unique,
 )
+from tests.support.values.ddl_changes import ddl_batch
+from tests.support.values.lcr_batches import insert_batch
 from tests.support.values.writes import insert, int4, update, version_of
 
 
@@ -345,6 +352,68 @@ def test_wish_of_another_change_is_left_alone(harness, session):
     assert DDL_REFUSED in refused(session, found, 4).context
 
 
+# --------------------------------------------------------------------------- recorded only
+
+
+def test_change_of_a_table_that_others_lock_is_recorded_if_it_is_not_made(harness, session, open_session):
+    """The table is being copied: it is not altered, and nobody waits for it."""
+    table = keyed(harness, session)
+    found = recorded(harness, add_column("c")).not_made("it is being copied")
+    harness.impatient(session)
+    other = open_session(1)
+    other.begin()
+    other.write([insert(table, [(int4(1), b"x", None)])])
+    if isinstance(harness, PostgresHarness):
+        other._transaction.connection.execute("LOCK TABLE public.t IN ACCESS EXCLUSIVE MODE")
+    (outcome,) = change(session, found)
+    other.commit([], 0)
+    assert (outcome.kind, outcome.reason) == (DdlOutcomeKind.NOT_APPLIED, "it is being copied")
+    assert names(session) == ["id", "a", "b"]
+    assert history(harness, not_applied=True) == [("NOT APPLIED", "public.t", 0, "it is being copied")]
+
+
+def test_change_that_is_made_later_replaces_the_record_that_it_was_not(harness, session):
+    keyed(harness, session)
+    found = recorded(harness, add_column("c"))
+    change(session, found.not_made("it is being copied"))
+    change(session, found.not_made("another one"), first=1)
+    assert change(session, found)[0].kind is DdlOutcomeKind.APPLIED
+    assert [each[:3] for each in history(harness)] == [("NOT APPLIED", "public.t", 1), ("APPLIED", "public.t", 0)]
+
+
+def put_error(session, *batches):
+    """Put an error transaction with these batches into the queue; return its number."""
+    session.begin()
+    number = 0
+    for part, batch in enumerate(batches):
+        data = batch if isinstance(batch, bytes) else codec.encode(batch)
+        number = session.put_error(error_transaction(number=number), data, np.empty(0, np.uint64), part=part)
+    session.commit([], 0)
+    return number
+
+
+def test_ddl_of_a_deleted_error_transaction_is_recorded_as_skipped(harness, session, destination):
+    keyed(harness, session)
+    found = recorded(harness, add_column("c"))
+    rows = insert_batch([10], is_open=True)
+    numbers = [
+        put_error(session, rows, ddl_batch(found, continues=True, first_position=1)),
+        put_error(session, rows),
+        put_error(session, b'no batch, with "is_known" in it', ddl_batch(found.not_made("it is being copied"))),
+    ]
+    other = put_error(session, ddl_batch(found))
+    assert destination.delete_errors("another", numbers, ddl_in=ddl_in) == frozenset()
+    assert history(harness) == []
+    assert destination.delete_errors(TOPOLOGY, numbers, ddl_in=ddl_in) == frozenset(numbers)
+    said = "error transaction {} was deleted from the error queue"
+    assert history(harness, not_applied=True) == [
+        ("SKIPPED", "public.t", 1, said.format(numbers[0])),
+        ("SKIPPED", "public.t", 0, said.format(numbers[2])),
+    ]
+    assert destination.delete_errors(TOPOLOGY, [other])
+    assert len(history(harness)) == 2, "nobody asked for it"
+
+
 # --------------------------------------------------------------------------- a server
 
 
@@ -408,6 +477,21 @@ def test_statement_that_would_write_rows_anew_is_undone(server, harness, session
     assert "rows anew" in outcome.reason
     assert session.describe("public", "t", fresh=True).columns[1].type_name == "pg_catalog.int4"
     assert harness.rows("t") == [(int4(1), int4(7))]
+
+
+@pytest.mark.parametrize(("here", "is_named"), [("old", False), ("early", True)])
+def test_other_value_in_a_column_that_is_there_already_is_named(server, harness, session, here, is_named):
+    """What was made early, with now() for example, may have given rows another value than the source did."""
+    table = keyed(harness, session)
+    commit(session, insert(table, [(int4(1), b"x", None)]))
+    found = recorded(harness, add_column("c", older="old"))
+    server.execute(f"ALTER TABLE t ADD COLUMN c text DEFAULT '{here}'")
+    server.execute("ALTER TABLE t ALTER COLUMN c SET DEFAULT 'old'")
+    (outcome,) = change(session, found)
+    assert outcome.kind is DdlOutcomeKind.PASSED_OVER
+    said = "column \"c\": rows that were there got 'old' at the source, and 'early' here"
+    assert outcome.reason == (said if is_named else "")
+    assert history(harness) == [("PASSED OVER", "public.t", 0, outcome.reason)]
 
 
 def test_deferred_check_refuses_the_rows_and_not_the_change(server, harness, session):

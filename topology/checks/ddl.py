@@ -10,18 +10,20 @@ Live databases are asked for the rest: the source for its rights, event triggers
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from headrace.databases.ports import Finding
-from headrace.lcr.table_name import TableName
+from headrace.databases.ports import UNFIT_TABLE, Finding
+from headrace.lcr.table_name import TableName, remark
 from headrace.rules.rule import Rule, TruthValue
 from topology.routing.change_classes import ChangeClasses
-from topology.routing.ways import Way, others_with, ways_to
+from topology.routing.ways import ArrivingTable, Way, ddl_tables, others_with, ways_to
 from topology.spec import ApplySpec, TopologySpec
 
-__all__ = ["WantedDdl", "ddl_findings"]
+__all__ = ["WantedDdl", "ddl_findings", "or_wait"]
 
 _AT_EVERY_SITE = "leave out ddl: true, and run DDL at every site"
+_OR_WAIT = "or wait: DDL of this table travels (headrace wait FILE --caught-up)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,25 @@ def ddl_findings(spec: TopologySpec, classes: ChangeClasses, entries: Sequence[W
             yield from dict.fromkeys(finding for way in ways for finding in _excluded(way, entry, tables))
             yield from _stopped(ways, entry, destination, tables)
             yield from _shared(spec, applies, entry, tables)
+
+
+def or_wait(
+    findings: Iterable[Finding], before: TopologySpec | None, apply: ApplySpec, tables: Iterable[ArrivingTable[Any]]
+) -> Iterator[Finding]:
+    """Yield findings; the fix of one that DDL may end which is on its way says so.
+
+    Args:
+        findings: about tables at an apply process's destination.
+        before: the topology prepared last; None: none was, so that nothing is on its way.
+        apply: the apply process.
+        tables: those that arrive at it.
+    """
+    applies = [] if before is None else [e for e in before.applies if (e.source, e.site) == (apply.source, apply.site)]
+    ways = [way for each in applies if before is not None for way in ways_to(before, each)]
+    paths = {f"sites.{apply.site} table {table}" for table in ddl_tables(ways, tables)}
+    for found in findings:
+        travels = found.problem == UNFIT_TABLE and found.path in paths
+        yield replace(found, fix=f"{found.fix} {remark(_OR_WAIT)}") if travels else found
 
 
 def _captures(spec: TopologySpec, entries: Iterable[WantedDdl]) -> Iterator[Finding]:

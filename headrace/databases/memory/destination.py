@@ -30,6 +30,7 @@ from headrace.databases.memory.rows import misfit, seen
 from headrace.databases.memory.session import MemorySession
 from headrace.databases.memory.store import (
     MemoryStore,
+    StoredDdl,
     StoredProcess,
 )
 from headrace.databases.ports import (
@@ -41,6 +42,7 @@ from headrace.databases.ports import (
     ComputedColumn,
     ComputedDifference,
     ConflictRecord,
+    DdlIn,
     DestinationTable,
     EnumLabels,
     ErrorEdit,
@@ -54,6 +56,7 @@ from headrace.databases.ports import (
     PlannedStatement,
     RowMark,
     TableShape,
+    deleted_with,
 )
 from headrace.databases.progress import check_epoch, fold_ranges
 from headrace.lcr.batch import TableVersion
@@ -346,12 +349,17 @@ class MemoryDestination:
         for key in [key for key in calls if key[:2] == (topology, apply) and key[2] in scns]:
             del calls[key]
 
-    def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
+    def delete_errors(self, topology: str, numbers: Collection[int], *, ddl_in: DdlIn | None = None) -> frozenset[int]:
         """See `DestinationDatabase.delete_errors`."""
         errors = self._reach().errors
         self.store.flush()
         there = frozenset(number for number in numbers if number in errors and errors[number].topology == topology)
-        for number in there:
+        for number in sorted(there):
+            of, parts = errors[number].transaction, errors[number].parts
+            for part in sorted(parts) if ddl_in is not None else ():
+                if ddl_in is not None and (found := ddl_in(parts[part][0])) is not None:
+                    change, place = found
+                    self.store.record_ddl(StoredDdl(topology, of.apply, change.base_table, place, deleted_with(number)))
             self.store.end_error(number, "DELETED")
         return there
 

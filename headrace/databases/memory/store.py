@@ -17,6 +17,7 @@ from headrace.databases.memory.conditions import condition_in_memory
 from headrace.databases.ports import (
     ConflictRecord,
     DdlOutcome,
+    DdlOutcomeKind,
     DdlPlace,
     DestinationColumn,
     DestinationTable,
@@ -323,6 +324,16 @@ class MemoryStore:
                 (of, replace(edit, outcome=outcome) if of == found.topology and edit.number == number else edit)
                 for of, edit in self.edits
             ]
+
+    def record_ddl(self, made: StoredDdl) -> None:
+        """Record what became of a DDL change; it replaces the record that the change was not applied."""
+        of = (made.topology, made.apply, made.place)
+        self.ddl_history = [
+            each
+            for each in self.ddl_history
+            if (each.topology, each.apply, each.place) != of or each.outcome.kind is not DdlOutcomeKind.NOT_APPLIED
+        ]
+        self.ddl_history.append(made)
 
     def next_epoch(self, epoch: int) -> int:
         """Return an epoch above this one, and above every one that a restore reverted."""

@@ -56,13 +56,15 @@ def change_table(
 
     def record() -> None:
         store.ddl_skips.discard(skip)
-        store.ddl_history.append(made)
+        store.record_ddl(made)
 
     transaction.do_at_commit(record)
     return outcome
 
 
 def _change(store: MemoryStore, transaction: OpenTransaction, change: DdlChange) -> DdlOutcome:
+    if change.why_not_made:
+        return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=change.why_not_made)
     record = DdlRecord.of(change.content)
     found = store.tables.get((change.base_table_owner, change.base_table_name))
     reason = _refusal(record, found)

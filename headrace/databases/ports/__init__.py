@@ -9,7 +9,7 @@ are SCNs here; a connector translates its own.
 from __future__ import annotations
 
 from headrace.databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
-from headrace.databases.ports.ddl import DDL_REFUSED, DdlOutcome, DdlOutcomeKind, DdlPlace
+from headrace.databases.ports.ddl import DDL_REFUSED, DdlIn, DdlOutcome, DdlOutcomeKind, DdlPlace, deleted_with
 from headrace.databases.ports.destination import (
     ApplyRecords,
     DestinationDatabase,
@@ -40,6 +40,7 @@ from headrace.databases.ports.log import (
     StreamOptions,
 )
 from headrace.databases.ports.planning import (
+    UNFIT_TABLE,
     ComputedColumn,
     ComputedDifference,
     ComputedPart,
@@ -83,6 +84,7 @@ __all__ = [
     "DDL_REFUSED",
     "NEVER_CAPTURED",
     "ROWS_THERE",
+    "UNFIT_TABLE",
     "ApplyProgress",
     "ApplyRecords",
     "ApplyTransaction",
@@ -94,6 +96,7 @@ __all__ = [
     "ComputedPart",
     "ConflictRecord",
     "ConflictSession",
+    "DdlIn",
     "DdlOutcome",
     "DdlOutcomeKind",
     "DdlPlace",
@@ -155,4 +158,5 @@ __all__ = [
     "WriteSession",
     "WriteTimes",
     "are_comparable",
+    "deleted_with",
 ]

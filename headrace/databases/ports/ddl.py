@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.lcr.batch import LcrBatch
+    from headrace.lcr.ddl import DdlChange
 
-__all__ = ["DDL_REFUSED", "DdlOutcome", "DdlOutcomeKind", "DdlPlace"]
+__all__ = ["DDL_REFUSED", "DdlIn", "DdlOutcome", "DdlOutcomeKind", "DdlPlace", "deleted_with"]
 
 DDL_REFUSED = "ddl_refused"
 """Key in the context of a `DataError`: the destination refused the DDL change itself, not rows written before it."""
@@ -52,6 +54,10 @@ class DdlOutcomeKind(StrEnum):
     SKIPPED = "SKIPPED"  # the operator asked for that
 
 
+DdlIn = Callable[[bytes], "tuple[DdlChange, DdlPlace] | None"]
+"""Returns the DDL LCR of a part of an error transaction, and its place; None: the part has rows."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdlOutcome:
     """What became of a DDL change.
@@ -65,3 +71,14 @@ class DdlOutcome:
     kind: DdlOutcomeKind
     statements: tuple[str, ...] = ()
     reason: str = ""
+
+
+def deleted_with(number: int) -> DdlOutcome:
+    """Return what became of a DDL LCR whose error transaction an operator deleted.
+
+    Args:
+        number: of the error transaction.
+    """
+    return DdlOutcome(
+        kind=DdlOutcomeKind.SKIPPED, reason=f"error transaction {number} was deleted from the error queue"
+    )

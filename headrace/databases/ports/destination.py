@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports.conflicts import ConflictRecord
+    from headrace.databases.ports.ddl import DdlIn
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
     from headrace.databases.ports.instantiations import ArrivalSeen, Carried, Instantiation, OtherCopy
     from headrace.databases.ports.planning import (
@@ -443,12 +444,13 @@ class ErrorRecords(Protocol):
         """
         ...
 
-    def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
+    def delete_errors(self, topology: str, numbers: Collection[int], *, ddl_in: DdlIn | None = None) -> frozenset[int]:
         """Delete error transactions (`errors delete`) and their stored originals, all or none.
 
         Args:
             topology: owner of the error queue.
             numbers: of the error transactions (`ErrorTransaction.number`); one of another topology counts as missing.
+            ddl_in: finds DDL LCRs, to record them as skipped; None: there are none.
 
         Returns:
             The numbers of those that existed.

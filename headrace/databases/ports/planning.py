@@ -10,6 +10,7 @@ from headrace.rules.rule import Rule, RuleSet, TruthValue, passages
 from headrace.rules.transformations.transformation import Transformation, columns_at_the_end
 
 __all__ = [
+    "UNFIT_TABLE",
     "ComputedColumn",
     "DomainColumn",
     "EnumLabels",
@@ -24,6 +25,9 @@ __all__ = [
     "ShapedPartition",
     "TableShape",
 ]
+
+UNFIT_TABLE = "the table does not fit the source's rows"
+"""The problem of a `Finding` whose fix gives a destination's table the columns of its source's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

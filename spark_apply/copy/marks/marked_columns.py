@@ -41,7 +41,7 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
                 yield f"column {name} is another one of that name (dropped and added, or exchanged)"
             elif before is not None and before.is_generated and not column.is_generated:
                 yield f"column {name} is no longer generated (DROP EXPRESSION here, too, before the copy)"
-            elif earlier is None and column.has_passing_default:
+            elif earlier is None and column.has_passing_default and not _has_value_here(was, column, there):
                 yield f"column {name} was added with a default that is not constant"
             elif (
                 earlier is not None
@@ -54,6 +54,11 @@ def replaced_columns(was: RowMark, now: RowMark, here: Mapping[str, MarkedColumn
                 )
             elif there is not None and was.width_here:
                 yield from _another_here(was, name, column, there)
+
+
+def _has_value_here(was: RowMark, column: MarkedColumn, there: MarkedColumn | None) -> bool:
+    """Return whether older rows have the source's value here, as behind replicated DDL, whatever the default was."""
+    return there is not None and bool(was.width_here) and column.keeps_older and column.older == there.older
 
 
 def _another_here(was: RowMark, name: str, column: MarkedColumn, there: MarkedColumn) -> Iterator[str]:

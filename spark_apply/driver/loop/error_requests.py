@@ -14,7 +14,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace.base.errors import ApplyError, DatabaseUnavailable
+from headrace.base.errors import ApplyError, DatabaseUnavailable, ProtocolError
+from headrace.databases.ports import DdlPlace
+from protos import codec
 from spark_apply.driver.groups.executions import ErrorOutcome, ExecutionRequest, not_tried
 
 if TYPE_CHECKING:
@@ -22,10 +24,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import DestinationDatabase, ErrorEdit
+    from headrace.lcr.ddl import DdlChange
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.loop.destination_problem import DestinationProblem
 
-__all__ = ["ErrorRequests"]
+__all__ = ["ErrorRequests", "ddl_in"]
 
 # Checks of an error transaction whose deletion was not answered. They take a minute, in which a commit without a client
 # ends.
@@ -44,6 +47,7 @@ class ErrorRequests:
         destination: has the error queue.
         coordinator: executes error transactions, and holds transactions that depend on the error queue.
         problem: notes that the destination does not answer.
+        has_ddl: error transactions may have DDL LCRs.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class ErrorRequests:
         destination: DestinationDatabase,
         coordinator: ApplyCoordinator,
         problem: DestinationProblem,
+        has_ddl: bool = False,
     ) -> None:
+        self._ddl_in = ddl_in if has_ddl else None
         self._topology, self._apply = topology, apply
         self._destination, self._coordinator, self._problem = destination, coordinator, problem
         # How each error transaction is executed, and the queues that wait for its outcome.
@@ -137,7 +143,7 @@ class ErrorRequests:
         return done
 
     def delete(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Delete error transactions in one transaction of the destination.
+        """Delete error transactions in one transaction of the destination, which records their DDL LCRs as skipped.
 
         Returns:
             For each, why it was not deleted; empty: it was. One that is being executed stays: its row is locked, and
@@ -145,7 +151,7 @@ class ErrorRequests:
         """
         chosen = [number for number in numbers if number not in self._executing]
         try:
-            there = self._destination.delete_errors(self._topology, chosen)
+            there = self._destination.delete_errors(self._topology, chosen, ddl_in=self._ddl_in)
         except DatabaseUnavailable:
             self._deleting |= dict.fromkeys(chosen, _DELETED_LOOKS)
             raise
@@ -231,3 +237,12 @@ class ErrorRequests:
     def _refuse_executing(self, number: int) -> None:
         if number in self._executing:
             raise ApplyError(f"error transaction {number}: {_IS_EXECUTED}")
+
+
+def ddl_in(data: bytes) -> tuple[DdlChange, DdlPlace] | None:
+    """Return the DDL LCR of a part of an error transaction, and its place; None: it has rows, or is unreadable."""
+    try:
+        batch = codec.decode(data)
+    except ProtocolError:
+        return None
+    return None if batch.ddl is None else (batch.ddl, DdlPlace.of(batch))

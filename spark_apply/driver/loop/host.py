@@ -119,7 +119,12 @@ class CoordinatorHost:
             config, epoch=epoch, destination=destination, coordinator=coordinator, clock=clock
         )
         self.errors = ErrorRequests(
-            config.topology, config.apply, destination=destination, coordinator=coordinator, problem=self._problem
+            config.topology,
+            config.apply,
+            destination=destination,
+            coordinator=coordinator,
+            problem=self._problem,
+            has_ddl=all(each.takes_ddl for each in config.rules),
         )
         self.views = ViewWriter(
             config,

@@ -98,7 +98,7 @@ class DestinationNames:
         """
         truncated = {table for _, table in _truncated(batch)}
         used = [batch.tables[table] for table in sorted(truncated | {group.table for group in batch.groups})]
-        if batch.ddl is not None:
+        if batch.ddl is not None and not batch.ddl.why_not_made:
             used.append(changed_table(batch.ddl))
         try:
             for table in sorted(truncated):

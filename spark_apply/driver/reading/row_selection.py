@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,7 +92,7 @@ class RowSelection:
         with contextlib.suppress(ConditionError, TransformationError):
             for version, scn in emptied_tables(new, self._rules):
                 self._tables.note_emptied(version, scn)
-        left = without_copied(new, self._first_scn_of_arriving)
+        left = self._beyond_copies(new)
         filtered = self._rules.filter(left)
         if filtered.truncates:
             owners = row_transactions(filtered.transactions)
@@ -147,6 +147,16 @@ class RowSelection:
         for above in self.progress.above:
             applied |= (order_scn >= above.after) & (order_scn < above.through)
         return applied
+
+    def _beyond_copies(self, batch: LcrBatch) -> LcrBatch:
+        """Drop what copies contain; a DDL LCR that must not be made because of them goes on, to be recorded only."""
+        if batch.ddl is None:
+            return without_copied(batch, self._first_scn_of_arriving)
+        version, order_scn = self._rules.named(changed_table(batch.ddl)), int(batch.transactions.order_scn[0])
+        reason = self._tables.ddl_refusal(version, order_scn, self.progress.ahead_scn)
+        if reason is None:
+            return select_rows(batch, np.zeros(1, np.bool_))
+        return replace(batch, ddl=batch.ddl.not_made(reason)) if reason else batch
 
     def _first_scn_of_arriving(self, version: TableVersion) -> int:
         """Return the first SCN to apply of a table as it arrives, before it gets its name at the destination."""

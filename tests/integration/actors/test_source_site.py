@@ -411,6 +411,23 @@ def test_destination_keeps_tables_of_apply_processes_outside_the_topology(make: 
         destination.remove("topo"), destination.remove("another")
 
 
+def test_up_repairs_the_recording_of_ddl_though_its_file_is_unchanged(make: Callable[..., Source]) -> None:
+    """The controller prepares a site again if this has an answer."""
+    source = make()
+    rules = RuleSet(include=(Rule(owner="public", ddl=True),))
+    spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))
+    assert source.host.source.uncaptured(spec) == ("headrace_ddl.log",)
+    source.host.prepare(spec)
+    assert source.host.source.uncaptured(spec) == ()
+    source.run("ALTER EVENT TRIGGER headrace_ddl_end DISABLE; ALTER TABLE t ADD COLUMN c int")
+    assert source.host.source.uncaptured(spec) == ("headrace_ddl.log",)
+    source.run("ALTER EVENT TRIGGER headrace_ddl_end ENABLE ALWAYS")
+    assert source.host.source.uncaptured(spec) == ('CALL headrace_ddl.watch("public"."t")',), "a change was missed"
+    assert source.host.source.uncaptured(source.spec) == ()
+    source.host.prepare(spec)
+    assert source.host.source.uncaptured(spec) == ()
+
+
 def test_renamed_column_that_a_transformation_names_is_reported(make: Callable[..., Source]) -> None:
     """`check` refuses such a file. Otherwise the column's values would be lost, or arrive under the new name, without
     any notice.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -18,6 +19,7 @@ from headrace.databases.postgres.ddl.structure_query import read_structure
 from headrace.lcr.scn import Scn
 from headrace.lcr.structure import Structure
 from headrace.lcr.table_name import TableName
+from spark_apply.driver.apply_driver import ApplyDriver
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.matrices import values
@@ -70,6 +72,13 @@ class Way(OneWay):
         ]
 
 
+def await_copies(way: Way) -> None:
+    def are_done() -> bool:
+        return [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2
+
+    wait_for("the copies", are_done, WAIT_S)
+
+
 @pytest.fixture(params=values(["combined", "queued"], "combined"))
 def way(
     request: pytest.FixtureRequest,
@@ -81,11 +90,7 @@ def way(
     create_tables(source_database, destination_database)
     more = "combined: never\n" if request.param == "queued" else ""
     made = Way(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL, more=more)
-    wait_for(
-        "the copies",
-        lambda: [each.state for each in made.driver.control.status().instantiation] == ["DONE"] * 2,
-        WAIT_S,
-    )
+    await_copies(made)
     yield made
     made.close()
 
@@ -143,6 +148,43 @@ def paused_on(way: Way, words: str) -> str:
     return said[0]
 
 
+class Early(Way):
+    """Users change the table when it is captured and not copied yet."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        self._is_early = True
+        super().__init__(*arguments, **more)
+
+    def _driver(self) -> ApplyDriver:
+        if self._is_early:
+            execute(self.source_dsn, "CREATE INDEX early ON first (v); ALTER TABLE first ALTER v SET DEFAULT 'd'")
+        self._is_early = False
+        return super()._driver()
+
+
+def test_change_before_the_copy_is_recorded_because_no_copy_has_it(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(source_database, destination_database)
+    way = Early(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL)
+    try:
+        await_copies(way)
+        execute(way.source_dsn, "CREATE INDEX late ON first (v, id)")
+        way.settle()
+        found = execute(
+            way.destination_dsn,
+            "SELECT ddl_text LIKE '%early%', outcome, reason LIKE '%older than the table''s copy%'"
+            " FROM headrace.dba_apply_ddl ORDER BY ddl_number",
+        )
+        assert found == [(True, "NOT APPLIED", True), (True, "NOT APPLIED", True), (False, "APPLIED", False)]
+        here = structure(way.destination_dsn)
+        assert here is not None
+        assert [each.name for each in here.indexes] == ["late"]
+        assert way.driver.control.status().counters["ddl_not_applied"] == 2
+    finally:
+        way.close()
+
+
 def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: Way) -> None:
     execute(way.destination_dsn, "UPDATE first SET v = NULL WHERE id = 5")
     with psycopg.connect(way.source_dsn) as user:
@@ -164,6 +206,40 @@ def test_change_may_be_left_out_by_the_printed_statement(way: Way) -> None:
     way.settle()
     assert way.outcomes() == ["SKIPPED"]
     assert execute(way.destination_dsn, "SELECT count(*) FROM log") == [(1,)]
+
+
+UNKNOWN = "the table before the change is not known"
+
+
+def test_change_after_overlapping_ones_is_named_and_not_made(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as other:
+        other.execute("CREATE INDEX i1 ON first (v)")
+        execute(way.source_dsn, "CREATE INDEX i2 ON first (v, id)")
+    execute(way.source_dsn, "DROP INDEX i1")
+    way.settle()
+    assert way.outcomes() == ["APPLIED", "APPLIED", "NOT APPLIED"]
+    assert not_applied(way) == [("DROP INDEX", UNKNOWN)]
+    execute(way.destination_dsn, "DROP INDEX i1")
+    way.assert_same()
+
+
+def test_change_that_was_missed_is_named_after_up(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as other:
+        other.execute("LOCK TABLE headrace_ddl.log IN ACCESS EXCLUSIVE MODE")
+        execute(way.source_dsn, "CREATE INDEX i1 ON first (v)")
+    way._source.prepare(way.spec.name, way.spec.capture_rules("dbs1"))
+    way.settle()
+    assert not_applied(way) == [("ALTER TABLE", UNKNOWN)]
+    execute(way.destination_dsn, "CREATE INDEX i1 ON first (v)")
+    execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer")
+    way.assert_same()
+    assert way.outcomes() == ["NOT APPLIED", "APPLIED"]
+
+
+def not_applied(way: Way) -> list[tuple[object, ...]]:
+    return execute(
+        way.destination_dsn, "SELECT command_type, reason FROM headrace.dba_ddl_not_applied ORDER BY ddl_number"
+    )
 
 
 # Each change with its own number, so that a name is never used twice.

@@ -300,7 +300,8 @@ class _Comparison:
         elif _is_foreign_key(found):
             self._leave_out(found, is_there=False)
         else:
-            self.dropped.append(key)
+            # It may be the destination's own. The source drops a constraint with NOT NULL, whose name is free here.
+            self.left_out.append(f"{key} was dropped, and what it was before that is not known: it stays")
 
     def recreate(self, part: ConstraintPart | IndexPart) -> None:
         """Compare a part that the change made again as it was: it goes with a column that is dropped."""

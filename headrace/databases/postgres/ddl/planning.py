@@ -21,10 +21,10 @@ from headrace.databases.postgres.ddl.comparison import Work, compare
 from headrace.databases.postgres.ddl.proof import differences
 from headrace.databases.postgres.ddl.refusals import concurrent_refusal, refusal
 from headrace.lcr.ddl_record import DdlRecord
-from headrace.lcr.structure import Structure
+from headrace.lcr.structure import PartKind, PartName, Structure
 from headrace.lcr.table_name import TableName
 
-__all__ = ["Planned", "check_result", "plan_changes"]
+__all__ = ["Planned", "check_result", "other_values", "plan_changes"]
 
 _NOTHING = Structure(owner="", name="")
 
@@ -45,6 +45,7 @@ class Planned:
     left_out: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     _record: DdlRecord
+    _passed_over: tuple[PartName, ...] = ()
     _before: Structure = _NOTHING
     _work: Work = field(default_factory=Work)
 
@@ -85,7 +86,8 @@ def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Pla
     if reason or here is None:
         return Planned(refusal=reason, _record=record)
     found = compare(record, here)
-    passed_over = tuple(str(key) for key in dict.fromkeys(found.passed_over))
+    there = tuple(dict.fromkeys(found.passed_over))
+    passed_over = tuple(str(key) for key in there)
     reasons = [*found.refusals, *filter(None, [concurrent_refusal(record) if found.work or found.conflicts else ""])]
     if found.left_out and not (found.work or found.conflicts):
         reasons += found.left_out
@@ -98,8 +100,27 @@ def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Pla
         left_out=found.left_out,
         statements=statements.first_statements(_name(here), found.work, here),
         _record=record,
+        _passed_over=there,
         _before=here,
         _work=found.work,
+    )
+
+
+def other_values(planned: Planned, kept: Mapping[str, str | None]) -> tuple[str, ...]:
+    """Describe columns that were there already, and have another value than the source's in rows that are older.
+
+    Args:
+        planned: the plan; none of its statements ran.
+        kept: for each column that older rows lack, their value now, printed; a column that has NULL there, or a value
+            in each row, has none.
+    """
+    record, added = planned._record, {part.key for part in planned._record.delta.added}  # noqa: SLF001 - as below
+    names = [key.name for key in planned._passed_over if key in added and key.kind is PartKind.COLUMN]  # noqa: SLF001
+    return tuple(
+        f"{PartName(PartKind.COLUMN, name)}: rows that were there got {_shown(record.older.get(name))} at the source,"
+        f" and {_shown(kept.get(name))} here"
+        for name in names
+        if kept.get(name) != record.older.get(name)
     )
 
 
@@ -127,6 +148,10 @@ def check_result(planned: Planned, after: Structure | None, kept: Mapping[str, s
 
 def _name(structure: Structure) -> TableName:
     return TableName.of(structure)
+
+
+def _shown(value: str | None) -> str:
+    return "no value that is kept" if value is None else repr(value)
 
 
 def _refused(here: Structure, record: DdlRecord, what: str) -> DataError:

@@ -50,8 +50,11 @@ def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterato
     if after is None:
         yield "dropped tables are not replicated"
         return
+    if not record.is_known:
+        yield "the table before the change is not known"
+        return
     if before is None:
-        yield "created tables are not replicated" if record.is_known else "the table before the change is not known"
+        yield "created tables are not replicated"
         return
     if (before.owner, before.name) != (after.owner, after.name):
         yield "other names and schemas of tables are not replicated"

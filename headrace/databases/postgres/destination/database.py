@@ -32,6 +32,7 @@ from headrace.databases.ports import (
     ComputedColumn,
     ComputedDifference,
     ConflictRecord,
+    DdlIn,
     DestinationTable,
     EnumLabels,
     ErrorEdit,
@@ -441,10 +442,10 @@ class PostgresDestination:
         with self._use("reading the error queue's keys") as connection:
             yield from destination_errors.read_key_hashes(connection, topology, apply)
 
-    def delete_errors(self, topology: str, numbers: Collection[int]) -> frozenset[int]:
+    def delete_errors(self, topology: str, numbers: Collection[int], *, ddl_in: DdlIn | None = None) -> frozenset[int]:
         """Delete error transactions."""
         with self._use("deleting error transactions") as connection, connection.transaction():
-            return destination_errors.delete_errors(connection, topology, numbers, outcome="DELETED")
+            return destination_errors.delete_errors(connection, topology, numbers, outcome="DELETED", ddl_in=ddl_in)
 
     # ------------------------------------------------------------------ instantiation
 

@@ -11,7 +11,7 @@ from psycopg.abc import Query
 from psycopg.rows import dict_row
 
 from headrace.databases.applied_tables import missing_key, unfit_key
-from headrace.databases.ports import Finding
+from headrace.databases.ports import UNFIT_TABLE, Finding
 from headrace.databases.postgres.catalog.destination_tables import CatalogTable, describe_table, is_reserved
 from headrace.databases.postgres.catalog.partitions import (
     rows_of_others,
@@ -415,7 +415,7 @@ def _table_findings(
         _named_here(version, names), catalog, None if now is None else _named_here(now, names), source=source
     )
     if missing:
-        yield Finding(path=path, problem="the table does not fit the source's rows", fix=missing)
+        yield Finding(path=path, problem=UNFIT_TABLE, fix=missing)
     elif version == now:
         yield from _function_findings(path, version, catalog)
     yield from table_right_findings(connection, path, catalog, [column.name for column in version.columns])

@@ -61,6 +61,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     log_tables,
     removal_step,
     takes_ddl,
+    unrecorded,
     watch_step,
 )
 from headrace.databases.postgres.source.identities import identity_findings
@@ -318,11 +319,13 @@ class PostgresSource:
             return publication_found(self._session(), name)
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceDatabase.uncaptured`."""
+        """See `SourceDatabase.uncaptured`; the log of DDL is one of them while DDL is not recorded."""
         with translated("reading the catalog"):
             connection = self._session()
-            there = publication_tables(connection, self._name(topology))
-            return tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+            name = self._name(topology)
+            there = publication_tables(connection, name)
+            tables = tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+            return (*tables, *unrecorded(connection, name, rules))
 
     def refused_changes(
         self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool

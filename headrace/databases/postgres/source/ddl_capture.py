@@ -34,6 +34,7 @@ from headrace.databases.postgres.source.ddl_objects import (
     SCHEMA,
     VERSION,
 )
+from headrace.lcr.ddl import DDL_LOG
 from headrace.lcr.table_name import remark
 from headrace.rules.rule import Rule, RuleSet
 
@@ -46,6 +47,7 @@ __all__ = [
     "is_installed",
     "is_published",
     "log_tables",
+    "unrecorded",
     "removal_step",
     "superuser_findings",
     "takes_ddl",
@@ -234,6 +236,21 @@ def is_installed(connection: psycopg.Connection[Any]) -> bool:
     return state is not None and state.version > 0 and state.is_recording
 
 
+def unrecorded(connection: psycopg.Connection[Any], publication: str, rules: Sequence[object]) -> tuple[str, ...]:
+    """Return the name of the log if rules take DDL and it is not recorded, or not published, now.
+
+    Args:
+        connection: to the source.
+        publication: its name.
+        rules: as for `takes_ddl`.
+    """
+    if not takes_ddl(rules):
+        return ()
+    state = _state(connection)
+    is_recorded = state is not None and state.version > 0 and state.is_recording and publication in state.publications
+    return () if is_recorded else (str(DDL_LOG),)
+
+
 def log_tables(connection: psycopg.Connection[Any], rules: Sequence[object]) -> tuple[CatalogTable, ...]:
     """Return what a publication names for DDL, beside the tables: the log, or nothing.
 
@@ -374,7 +391,16 @@ def ddl_findings(
     """
     if not takes_ddl(rules):
         return
-    yield from _foreign(_state(connection), path)
+    state = _state(connection)
+    yield from _foreign(state, path)
+    if state is not None and state.version and state.publications and not state.is_recording:
+        yield Finding(
+            path=path,
+            is_error=False,  # `up` repairs it
+            problem=f"DDL is not recorded: an event trigger or a function of the schema {SCHEMA} was dropped, disabled or"
+            " renamed",
+            fix="headrace up FILE",
+        )
     for setting, where, fix in connection.execute(_SET.encode(), {"harmful": list(_HARMFUL)}).fetchall():
         name, _, value = setting.partition("=")
         is_off = setting == _HARMFUL[0]

@@ -22,6 +22,13 @@ Who may write
 Records (format 1; `headrace.lcr.ddl` reads them)
     `relation` and `parts` find the last record of a table: by its number, or by the number or the name of an index that
     was dropped. `content` is of type text, because then it has the same bytes in both forms of the stream.
+
+Before a statement
+    The table before it is that of its last record, which every earlier statement of the table must be in. So a record
+    has its transaction and the snapshot in which the table was read: if a record of another transaction is not visible
+    in the last one's snapshot, the two overlapped, and the structure before is not known (`is_known`). The same is true
+    if the table was written anew since the last record without a record of that: then nobody knows which values its
+    rows have in columns that the last record lacks, or has with another type.
 """
 
 from __future__ import annotations
@@ -39,10 +46,12 @@ ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
 
 # `note` runs twice in ALTER TABLE ... DROP COLUMN: together these stay below a second.
 _WAIT = "300ms"
+_NO_WAIT = "1ms"  # the least that the server takes
 # For our own locks on the log: shorter than `_WAIT`, so that statements queued behind us are still recorded.
 _OWN_WAIT = "150ms"
 _WATCH_WAIT = "1s"
 _REMOVAL_WAIT = "5s"  # for users' statements to end
+_MISSED = "-- found by headrace up: what ran is not recorded"
 _QUERY_MAX = 65536  # characters of a client's statement; more is a script, of which the beginning is enough
 
 # The definitions and the values of a record, as the destination prints its own.
@@ -68,11 +77,16 @@ DO $do$ BEGIN
             relation oid NOT NULL,
             parts text[] NOT NULL,
             at timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+            xid xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(),
+            snapshot pg_snapshot NOT NULL DEFAULT pg_catalog.pg_current_snapshot(),
             content text NOT NULL
         );
     END IF;
     IF pg_catalog.to_regclass('headrace_ddl.log_relation') IS NULL THEN
         CREATE INDEX log_relation ON headrace_ddl.log (relation, number);
+    END IF;
+    IF pg_catalog.to_regclass('headrace_ddl.log_xid') IS NULL THEN
+        CREATE INDEX log_xid ON headrace_ddl.log (relation, xid);
     END IF;
     IF pg_catalog.to_regclass('headrace_ddl.log_parts') IS NULL THEN
         CREATE INDEX log_parts ON headrace_ddl.log USING gin (parts) WITH (fastupdate = off);
@@ -124,6 +138,13 @@ END $body$;
 
 # The first firing of a statement records all that it did, so that the second one finds nothing new. Constraints and
 # defaults have their table's name in their address; an index has not, and its catalog rows are gone.
+#
+# The last record is read before the structure, so everything in it is in the structure. The snapshot is taken in between:
+# the structure may have more than that, never less.
+#
+# TRUNCATE, VACUUM FULL, CLUSTER and SET TABLESPACE give a table another file, too, and fire no trigger. So a column that
+# is added after them is not replicated until the next record, unless the table is empty: after a TRUNCATE in the same
+# transaction, for example.
 _NOTE = f"""
 CREATE OR REPLACE FUNCTION headrace_ddl.note() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER
 {_SETTINGS} AS $body$
@@ -135,9 +156,13 @@ DECLARE
     rewrites text;
     touched jsonb;
     each record;
+    latest record;
     old jsonb;
     new jsonb;
+    seen pg_snapshot;
+    file bigint;
     is_known boolean;
+    is_behind boolean;
     reasons integer;
     state text;
 BEGIN
@@ -203,28 +228,49 @@ BEGIN
     END IF;
     FOR each IN SELECT (t ->> 'relation')::oid AS relation, (t ->> 'is_new')::boolean AS is_new, t -> 'gone' AS gone
                 FROM jsonb_array_elements(touched) AS t LOOP
-        new := headrace_ddl.structure_of(each.relation);
-        CONTINUE WHEN new IS NULL AND tg_event <> 'sql_drop';  -- one of ours
         old := NULL;
         is_known := each.is_new;
+        is_behind := false;
         IF is_readable AND NOT each.is_new THEN
-            SELECT nullif(l.content::jsonb -> 'after', 'null') INTO old FROM headrace_ddl.log l
+            SELECT l.xid, l.snapshot, l.content::jsonb AS content INTO latest FROM headrace_ddl.log l
             WHERE l.relation = each.relation ORDER BY l.number DESC LIMIT 1;
             is_known := FOUND;
+            old := nullif(latest.content -> 'after', 'null');
+            -- two ranges of an index: neither has the records of the last one's transaction, which can be many
+            is_behind := is_known AND (
+                EXISTS (SELECT FROM headrace_ddl.log l
+                        WHERE l.relation = each.relation AND l.xid >= pg_snapshot_xmin(latest.snapshot)
+                          AND l.xid < latest.xid AND NOT pg_visible_in_snapshot(l.xid, latest.snapshot))
+                OR EXISTS (SELECT FROM headrace_ddl.log l
+                           WHERE l.relation = each.relation AND l.xid > latest.xid
+                             AND NOT pg_visible_in_snapshot(l.xid, latest.snapshot)));
         END IF;
+        SELECT pg_current_snapshot() INTO seen;
+        new := headrace_ddl.structure_of(each.relation);
+        CONTINUE WHEN new IS NULL AND tg_event <> 'sql_drop';  -- one of ours
         IF jsonb_path_exists(new, '$.*[*].definition ? (@ == null)') THEN
             -- an old snapshot shows an index or a constraint that another transaction has dropped since
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'the table changed behind the snapshot';
         END IF;
         reasons := coalesce((regexp_match(rewrites, format(' %s:([0-9]+)', each.relation)))[1]::integer, 0);
-        CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role';
+        CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role' AND (new IS NULL OR NOT is_behind);
+        file := pg_relation_filenode(each.relation);
+        is_known := is_known AND NOT is_behind;
+        IF old IS NOT NULL THEN
+            is_known := is_known AND NOT (
+                reasons = 0 AND (latest.content ->> 'file')::bigint IS DISTINCT FROM file
+                AND pg_relation_size(each.relation) > 0
+                AND EXISTS (SELECT FROM jsonb_array_elements(new -> 'columns') AS n WHERE NOT EXISTS (
+                    SELECT FROM jsonb_array_elements(old -> 'columns') AS o
+                    WHERE o -> 'number' = n -> 'number' AND o -> 'type' = n -> 'type')));
+        END IF;
         IF reasons <> 0 THEN
             rewrites := regexp_replace(rewrites, format(' %s:[0-9]+', each.relation), '');
             PERFORM set_config('headrace_ddl.rewritten', rewrites, true);
         END IF;
         content := jsonb_build_object(
             'format', 1, 'tag', tg_tag, 'relation', each.relation::int8, 'before', old, 'is_known', is_known,
-            'after', new, 'gone', each.gone, 'rewritten', reasons,
+            'after', new, 'gone', each.gone, 'rewritten', reasons, 'file', file,
             -- what rows from before have in new columns
             'older', (SELECT coalesce(jsonb_object_agg(a.attname, {KEPT_VALUE}), '{{}}')
                       FROM pg_attribute a
@@ -235,50 +281,73 @@ BEGIN
             'user', session_user, 'role', current_setting('role'),
             'version', current_setting('server_version_num')::integer / 10000)::text;
         PERFORM convert_to(content, 'UTF8');  -- fails where a name cannot be sent
-        INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (
+        INSERT INTO headrace_ddl.log (relation, parts, snapshot, content) VALUES (
             each.relation,
             ARRAY(SELECT unnest(ARRAY[i ->> 'number', concat_ws('.', new ->> 'owner', i ->> 'name')])
                   FROM jsonb_array_elements(new -> 'indexes') AS i),
-            content);
+            seen, content);
     END LOOP;
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;
     RAISE LOG 'headrace: the effect of % was not recorded: % (%)', tg_tag, SQLERRM, state;
-    IF state <> '55P03' THEN  -- the log is locked, and the user has waited long enough
-        BEGIN
-            INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (0, '{{}}', jsonb_build_object('format', 1,
-                'failed', state, 'tag', tg_tag, 'query', coalesce(query, ''))::text);
-        EXCEPTION WHEN OTHERS THEN
-            RAISE LOG 'headrace: nor was that recorded: %', SQLERRM;
-        END;
+    IF state = '55P03' THEN  -- the log is locked, or the table: the user has waited long enough
+        PERFORM set_config('lock_timeout', '{_NO_WAIT}', true);
     END IF;
+    BEGIN
+        INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (0, '{{}}', jsonb_build_object('format', 1,
+            'failed', state, 'tag', tg_tag, 'query', coalesce(query, ''))::text);
+    EXCEPTION WHEN OTHERS THEN
+        RAISE LOG 'headrace: nor was that recorded: %', SQLERRM;
+    END;
 END $body$;
 """
 
 # One transaction for each table: a user's DDL waits for one table's base alone. SHARE UPDATE EXCLUSIVE waits for ALTER
 # TABLE and for CREATE INDEX that began before the event triggers existed, and so do not fire them. A procedure with
 # COMMIT can have no settings: sessions of Headrace have an empty search_path.
+#
+# A table that differs from its last record was changed while nothing was recorded, or by two transactions at the same
+# time. Its record is a change of which the table before is not known, so that destinations name it and do not make it.
+# An index with another number and nothing else is no change: REINDEX CONCURRENTLY makes those.
 _WATCH = f"""
 CREATE OR REPLACE PROCEDURE headrace_ddl.watch(tables oid[]) LANGUAGE plpgsql AS $body$
 DECLARE
     each oid;
     old jsonb;
     new jsonb;
+    seen pg_catalog.pg_snapshot;
+    about jsonb;
 BEGIN
     FOREACH each IN ARRAY tables LOOP
         IF EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = each) THEN
             PERFORM pg_catalog.set_config('lock_timeout', '{_WATCH_WAIT}', true);
             EXECUTE pg_catalog.format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', each::pg_catalog.regclass);
-            new := headrace_ddl.structure_of(each);
             old := (SELECT nullif(l.content::pg_catalog.jsonb -> 'after', 'null') FROM headrace_ddl.log l
                     WHERE l.relation = each ORDER BY l.number DESC LIMIT 1);
+            SELECT pg_catalog.pg_current_snapshot() INTO seen;
+            new := headrace_ddl.structure_of(each);
             IF old - 'role' IS DISTINCT FROM new - 'role' THEN
                 PERFORM pg_catalog.convert_to(new::text, 'UTF8');
-                INSERT INTO headrace_ddl.log (relation, parts, content) VALUES (
+                about := pg_catalog.jsonb_build_object('format', 1, 'after', new, 'file', pg_catalog.pg_relation_filenode(each)::bigint);
+                IF old IS NULL OR new IS NULL OR (
+                    old - 'role' - 'indexes' = new - 'role' - 'indexes'
+                    AND (SELECT pg_catalog.jsonb_agg(i - 'number') FROM pg_catalog.jsonb_array_elements(old -> 'indexes') AS i)
+                        IS NOT DISTINCT FROM
+                        (SELECT pg_catalog.jsonb_agg(i - 'number') FROM pg_catalog.jsonb_array_elements(new -> 'indexes') AS i)
+                ) THEN
+                    about := about || '{{"base": true}}';
+                ELSE
+                    about := about || pg_catalog.jsonb_build_object(
+                        'tag', 'ALTER TABLE', 'relation', each::bigint, 'before', old, 'is_known', false,
+                        'gone', '[]'::jsonb, 'rewritten', 0, 'older', '{{}}'::jsonb, 'query', '{_MISSED}', 'is_nested', false,
+                        'user', session_user, 'role', pg_catalog.current_setting('role'),
+                        'version', pg_catalog.current_setting('server_version_num')::integer / 10000);
+                END IF;
+                INSERT INTO headrace_ddl.log (relation, parts, snapshot, content) VALUES (
                     each,
                     ARRAY(SELECT pg_catalog.unnest(ARRAY[i ->> 'number', pg_catalog.concat_ws('.', new ->> 'owner', i ->> 'name')])
                           FROM pg_catalog.jsonb_array_elements(new -> 'indexes') AS i),
-                    pg_catalog.jsonb_build_object('format', 1, 'base', true, 'after', new)::text);
+                    seen, about::text);
             END IF;
         END IF;
         COMMIT;
@@ -310,14 +379,16 @@ BEGIN
 END $do$;
 """
 
-# ALWAYS: an apply server's sessions have session_replication_role = replica.
+# ALTER VIEW, ALTER FOREIGN TABLE and the like rename columns of tables, too. ALWAYS: an apply server's sessions have
+# session_replication_role = replica.
 _TRIGGERS = """
 DROP EVENT TRIGGER IF EXISTS headrace_ddl_drop;
 DROP EVENT TRIGGER IF EXISTS headrace_ddl_end;
 DROP EVENT TRIGGER IF EXISTS headrace_ddl_rewrite;
 CREATE EVENT TRIGGER headrace_ddl_drop ON sql_drop EXECUTE FUNCTION headrace_ddl.note();
 CREATE EVENT TRIGGER headrace_ddl_end ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'CREATE SCHEMA', 'ALTER TABLE', 'CREATE INDEX', 'ALTER INDEX')
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'CREATE SCHEMA', 'ALTER TABLE', 'CREATE INDEX', 'ALTER INDEX',
+                 'ALTER VIEW', 'ALTER MATERIALIZED VIEW', 'ALTER FOREIGN TABLE', 'ALTER TYPE')
     EXECUTE FUNCTION headrace_ddl.note();
 CREATE EVENT TRIGGER headrace_ddl_rewrite ON table_rewrite
     WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION headrace_ddl.note_rewrite();

@@ -27,6 +27,7 @@ from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.ddl_objects import VERSION
 from headrace.lcr.batch import Command
 from headrace.lcr.ddl import ddl_of, failed_ddl_of
+from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.structure import Structure, structure_from_json
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.fix_postgres import drop_database
@@ -507,6 +508,15 @@ def test_failure_is_recorded_with_its_statement(recording: Recording) -> None:
     assert failed.ddl_text == "ALTER TABLE t ADD COLUMN c int"
 
 
+def test_statement_whose_table_another_one_locks_leaves_a_record(recording: Recording) -> None:
+    """An index is renamed without a lock on its table, and its definition cannot be read without one."""
+    recording.run("CREATE INDEX i ON t (a)")
+    with psycopg.connect(recording.site.dsn) as other:
+        other.execute("ALTER TABLE t ADD COLUMN c int")
+        (record,) = recording.run("ALTER INDEX i RENAME TO j")
+        assert (record["failed"], record["query"]) == ("55P03", "ALTER INDEX i RENAME TO j")
+
+
 @pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1", "UTF8"])
 def test_record_can_be_sent_whatever_the_encoding_is(
     make_site: Callable[[EmbeddedServer], Site], pg_source: EmbeddedServer, encoding: str
@@ -576,7 +586,8 @@ def test_repeatable_read_records_what_it_sees(recording: Recording) -> None:
     assert columns(record["after"]).keys() == {"id", "a", "b", "d"}
     record = recording.one("ALTER TABLE t ADD COLUMN e int")
     assert columns(record["before"]).keys() == {"id", "a", "b", "d"}
-    assert columns(record["after"]).keys() == {"id", "a", "b", "c", "d", "e"}, "c is there already at the destination"
+    assert columns(record["after"]).keys() == {"id", "a", "b", "c", "d", "e"}
+    assert record["is_known"] is False, "c was there before"
     recording.run("CREATE INDEX i ON t (a)")
     with psycopg.connect(site.dsn) as session:
         session.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
@@ -585,6 +596,76 @@ def test_repeatable_read_records_what_it_sees(recording: Recording) -> None:
         session.execute("ALTER TABLE t ADD COLUMN f int")
     (record,) = recording.records()
     assert record.get("failed") == "55000", "the index still has its row, and no definition"
+
+
+def test_last_record_of_overlapping_transactions_is_not_the_table_before(recording: Recording) -> None:
+    with psycopg.connect(recording.site.dsn) as one:
+        one.execute("CREATE INDEX i1 ON t (a)")
+        recording.site.run("CREATE INDEX i2 ON t (b)")
+    first, second = recording.records()
+    assert (first["is_known"], second["is_known"]) == (True, True)
+    assert (names(first["after"], "indexes"), names(second["after"], "indexes")) == (["i1"], ["i2"])
+    record = recording.one("DROP INDEX i1")
+    assert record["is_known"] is False
+    assert record["before"] == record["after"], "the last record has the table without i1, too"
+    assert record["gone"] == [{"kind": "index", "name": "i1"}]
+    assert recording.one("ALTER TABLE t ADD COLUMN c int")["is_known"]
+
+
+def test_record_that_lacks_its_own_transaction_is_not_the_table_before(recording: Recording) -> None:
+    with psycopg.connect(recording.site.dsn) as one, psycopg.connect(recording.site.dsn) as two:
+        two.execute("CREATE INDEX i2 ON t (b)")
+        one.execute("CREATE INDEX i1 ON t (a)")
+        two.commit()
+        one.execute("CREATE INDEX i3 ON t (a, b)")
+    assert [each["is_known"] for each in recording.records()] == [True, True, False]
+    assert recording.one("DROP INDEX i3")["is_known"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_last_record_with_an_old_snapshot_is_not_the_table_before(recording: Recording, level: str) -> None:
+    with psycopg.connect(recording.site.dsn) as other:
+        other.execute(f"SET TRANSACTION ISOLATION LEVEL {level}; SELECT".encode())
+        recording.run("ALTER TABLE t ADD COLUMN c int")
+        other.execute("CREATE INDEX i ON t (a)")
+    (record,) = recording.records()
+    assert "c" not in columns(record["after"])
+    record = recording.one("ALTER TABLE t RENAME COLUMN c TO d")
+    assert record["is_known"] is False, "else d is a new column"
+    assert recording.one("ALTER TABLE t RENAME COLUMN d TO e")["is_known"]
+
+
+def test_table_that_was_written_anew_without_a_record_is_not_known(recording: Recording) -> None:
+    site = recording.site
+    site.run("INSERT INTO t VALUES (1, 'x', 1)")
+    without = "ALTER EVENT TRIGGER {0} DISABLE; {1}; ALTER EVENT TRIGGER {0} ENABLE ALWAYS"
+    site.run(without.format("headrace_ddl_end", "ALTER TABLE t ADD COLUMN w float8 DEFAULT random()"))
+    record = recording.one("ALTER TABLE t ADD COLUMN c int")
+    assert (record["rewritten"], record["is_known"]) == (0, False), "nobody knows the values of w"
+    site.run(without.format("headrace_ddl_end", "ALTER TABLE t ALTER b TYPE bigint USING b + 1"))
+    assert recording.one("ALTER TABLE t RENAME COLUMN c TO d")["is_known"] is False
+    site.run("VACUUM FULL t")
+    assert recording.one("CREATE INDEX i ON t (a)")["is_known"], "no values are in question"
+    site.run("VACUUM FULL t")
+    assert recording.one("ALTER TABLE t ADD COLUMN e int")["is_known"] is False
+    assert recording.one("ALTER TABLE t ADD COLUMN f int")["is_known"]
+    record = recording.one("BEGIN; TRUNCATE t; ALTER TABLE t ADD COLUMN g int; INSERT INTO t VALUES (1); COMMIT")
+    assert record["is_known"], "without rows there are no values"
+    assert recording.one("ALTER TABLE t ADD COLUMN h int")["is_known"]
+    assert recording.one("ALTER TABLE t ALTER b TYPE int, ADD COLUMN k int")["rewritten"]
+    assert recording.one("ALTER TABLE t ADD COLUMN l int")["is_known"]
+
+
+RENAMES = ("VIEW t RENAME COLUMN", "MATERIALIZED VIEW t RENAME COLUMN", "FOREIGN TABLE t RENAME COLUMN")
+
+
+@pytest.mark.parametrize("rename", [*RENAMES, "TYPE t RENAME ATTRIBUTE"])
+def test_column_of_a_table_renamed_as_that_of_another_object_is_recorded(recording: Recording, rename: str) -> None:
+    record = recording.one(f"ALTER {rename} a TO aa")
+    assert (columns(record["before"]), columns(record["after"])) == (
+        {"id": "integer", "a": "text", "b": "integer"},
+        {"id": "integer", "aa": "text", "b": "integer"},
+    )
 
 
 def test_thousand_statements_in_one_transaction_are_recorded(recording: Recording) -> None:
@@ -784,7 +865,7 @@ def test_objects_that_were_damaged_are_repaired(recording: Recording) -> None:
     assert recording.seen
 
 
-def test_missed_change_is_in_the_next_base(recording: Recording) -> None:
+def test_missed_change_is_recorded_as_one_that_is_not_known(recording: Recording) -> None:
     site = recording.site
     site.run(
         "ALTER EVENT TRIGGER headrace_ddl_end DISABLE; ALTER TABLE t ADD COLUMN c int; ALTER EVENT TRIGGER"
@@ -792,9 +873,38 @@ def test_missed_change_is_in_the_next_base(recording: Recording) -> None:
     )
     (called,) = site.prepare(DDL)
     assert called == 'CALL headrace_ddl.watch("public"."t")'
-    (base,) = recording.records()
-    assert base["base"]
-    assert "c" in columns(base["after"])
+    missed = DdlRecord.of(json.dumps(recording.one()))
+    assert not missed.is_known
+    assert [part.name for part in missed.delta.added] == ["c"]
+    assert "headrace up" in missed.query
+    assert site.prepare(DDL) == ()
+    assert recording.one("ALTER TABLE t ADD COLUMN d int")["is_known"]
+
+
+def test_index_that_was_rebuilt_is_no_missed_change(recording: Recording) -> None:
+    recording.run("CREATE INDEX i ON t (a)")
+    recording.site.run("REINDEX INDEX CONCURRENTLY i")
+    assert len(recording.site.prepare(DDL)) == 1
+    (record,) = recording.records()
+    assert record["base"]
+    assert recording.site.prepare(DDL) == ()
+
+
+def test_source_that_no_longer_records_is_named_until_it_is_repaired(recording: Recording) -> None:
+    source = recording.site.source
+    assert source.uncaptured("topo", DDL) == ()
+    for damage in ("ALTER EVENT TRIGGER headrace_ddl_end DISABLE", "DROP EVENT TRIGGER headrace_ddl_drop"):
+        recording.site.run(damage)
+        (found,) = source.preflight(DDL, streams=1)
+        assert (found.is_error, found.fix) == (False, "headrace up FILE")
+        assert "DDL is not recorded" in found.problem
+        assert source.uncaptured("topo", DDL) == ("headrace_ddl.log",)
+        assert source.uncaptured("topo", ALL) == ()
+        recording.site.prepare(DDL)
+        assert source.preflight(DDL, streams=1) == ()
+        assert source.uncaptured("topo", DDL) == ()
+    recording.site.run(f"ALTER PUBLICATION {slot_of(recording.site)} DROP TABLE headrace_ddl.log")
+    assert source.uncaptured("topo", DDL) == ("headrace_ddl.log",)
 
 
 def test_older_objects_are_replaced_and_newer_ones_are_left(

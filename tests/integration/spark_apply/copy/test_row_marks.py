@@ -379,6 +379,17 @@ def test_alter_that_apply_asks_for_sets_older_rows_or_asks_for_a_copy(tables: Ma
             assert here == there
 
 
+def test_column_with_the_value_of_the_sources_moment_is_not_reported(tables: MarkedTables) -> None:
+    tables.run("src", "ALTER TABLE app.t ADD COLUMN seen timestamptz DEFAULT now()")
+    assert "column seen was added with a default that is not constant" in tables.look()["t"]
+    ((moment,),) = tables.run("src", "SELECT DISTINCT seen::text FROM app.t")
+    tables.run("dst", f"ALTER TABLE app.t ADD COLUMN seen timestamptz DEFAULT '{moment}'")
+    tables.run("dst", "ALTER TABLE app.t ALTER seen SET DEFAULT now()")
+    assert tables.look() == {}
+    here, there = tables.both("SELECT id, seen FROM app.t ORDER BY id")
+    assert here == there
+
+
 def test_labels_are_read_at_the_destination_while_a_partition_is_locked(destination_database: str) -> None:
     """A look must not wait for a user: a partition's bounds could not be read."""
     with (

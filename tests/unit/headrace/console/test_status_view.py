@@ -88,14 +88,27 @@ def test_problem_that_holds_up_nothing_is_shown_as_not_stuck(facts: ComponentSta
 
 
 def test_ddl_that_did_not_arrive_is_counted_and_says_where_it_is_listed():
-    (applied,) = notes(overview(PASSES["DDL that is not replicated"]))
-    assert applied.problem.startswith("2 DDL statements of a not applied since its driver began")
-    assert applied.fix.startswith("headrace.dba_ddl_not_applied at its site has each one and the reason")
+    (applied,) = notes(overview(component("IDLE", site="b", source="a", counters={"ddl_not_applied": 2})))
+    assert applied.problem.startswith("2 DDL statements of a not applied at b since the apply process started")
+    assert applied.fix.startswith("look at headrace.dba_ddl_not_applied at b, which has each one and the reason")
     (recorded,) = notes(overview(PASSES["DDL that was not recorded"]))
     assert recorded.problem == (
         "1 DDL statement of a could not be recorded: no destination gets what changed; the last one: ALTER TABLE (42501)"
     )
+    assert recorded.fix.startswith("headrace up FILE; headrace.dba_ddl_not_applied at the destinations then has what")
     assert notes(overview(component("IDLE", source="a", counters={"ddl_not_applied": 0}))) == []
+
+
+def test_source_that_no_longer_records_ddl_is_told_from_new_tables():
+    (table, ddl) = notes(overview(component("IDLE", "site:a", uncaptured_tables=["headrace_ddl.log", "hr.new"])))
+    assert table.problem == "created after `up`, and not replicated yet: hr.new"
+    assert ddl.problem.startswith("DDL is not recorded, and so not replicated: an event trigger or a function")
+    assert ddl.fix.startswith(
+        "headrace up FILE; headrace.dba_ddl_not_applied at the destinations then has what changed"
+    )
+    assert [
+        note.problem for note in notes(overview(component("IDLE", "site:a", uncaptured_tables=["headrace_ddl.log"])))
+    ] == [ddl.problem]
 
 
 def test_statement_that_fixes_the_problem_is_shown_once():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.ports import MarkedColumn, MarkedPart, RowMark
+from spark_apply.copy.marks.marked_columns import replaced_columns
 from spark_apply.copy.marks.table_marks import TableMarks
 from tests.support.copies.table_copies import APPLY, TOPOLOGY, World
 
@@ -74,6 +76,21 @@ def test_mark_changes_without_row_changes_never_add_up_to_a_finding(monkeypatch:
         made.mark = mark(stamp=stamp, file=file)
         assert made.look() == ""
         assert made.recorded() == made.mark
+
+
+def test_column_with_the_sources_value_here_is_no_finding() -> None:
+    """`ADD COLUMN ... DEFAULT now()` as replicated DDL: older rows have the moment of the source."""
+    was = RowMark(columns={"v": MarkedColumn(number=2, here=2)}, width_here=2)
+    added = MarkedColumn(number=3, has_passing_default=True, keeps_older=True, older="'2026-11-30'")
+    now = RowMark(columns={**was.columns, "at": added})
+    said = ["column at was added with a default that is not constant"]
+    here = {"v": MarkedColumn(number=2)}
+    assert list(replaced_columns(was, now, here)) == said
+    assert list(replaced_columns(was, now, {**here, "at": replace(added, older="'2026-12-01'")})) == said
+    assert list(replaced_columns(was, now, {**here, "at": added})) == []
+    assert list(replaced_columns(replace(was, width_here=0), now, {**here, "at": added})) == said
+    (own,) = replaced_columns(replace(was, width_here=3), now, {**here, "at": added})
+    assert "already had one of that name" in own
 
 
 def test_source_is_queried_at_intervals_and_on_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,23 @@ def test_refused_ddl_comes_again_and_enters_no_error_queue() -> None:
     assert talk.coordinator.statistics.errors == 0
 
 
+@pytest.mark.parametrize("retried", [0, 1])
+def test_ddl_that_is_tried_again_is_known_until_it_is_done(retried: int) -> None:
+    """A lock is the server's to report; a refusal pauses it, which says more."""
+    talk = Talk()
+    (found,) = assignments(talk.accept(ddl(1)))
+    statistics = GroupStatistics(retried=retried)
+    retry = GroupRetry(
+        group=found.group, attempt=0, reason=RetryReason.REPLAY, next_transaction=0, statistics=statistics
+    )
+    talk.coordinator.report(0, retry)
+    assert talk.coordinator.ddl_retried_by == (0 if retried else -1)
+    talk.coordinator.replayed()
+    (again,) = assignments(talk.accept(ddl(1)))
+    talk.done(0, again.group, statistics=CHANGED)
+    assert talk.coordinator.ddl_retried_by == -1
+
+
 def test_failed_row_takes_its_ddl_into_the_error_queue() -> None:
     talk = Talk()
     talk.accept(ddl(1, is_last=False))
@@ -193,6 +210,27 @@ def test_executed_ddl_has_later_groups_formed_again(applied: int) -> None:
     assert [each.group for each in assignments(talk.accept(run(made(1, 1))))] == [3]
     talk.done(0, 3)
     assert not talk.must_replay()
+
+
+@pytest.mark.parametrize("is_executed", [True, False])
+def test_execution_whose_report_is_lost_has_groups_formed_again(is_executed: bool) -> None:
+    """Its server died behind the COMMIT: nobody says whether tables are as before."""
+    stored = stored_hashes(run(made(1, 7)).hashes.of(0))
+    talk = Talk(transactions=1, errors=[(4, stored)])
+    talk.coordinator.errors.executions.add([4])
+    (executed,) = assignments(talk.coordinator.messages())
+    assert brief(talk.accept(run(made(1, 1)))) == [(1, "Assignment", 2)]
+    talk.coordinator.server_lost(0)
+    talk.coordinator.server_joined(0, talk.progress, [] if is_executed else [(4, stored)])
+    assert talk.must_replay() is is_executed
+    found = talk.coordinator.messages()
+    if not is_executed:
+        assert brief(found) == [(0, "Assignment", executed.group), (0, "Go", executed.group)]
+        return
+    assert brief(found) == [(1, "Abandon", 2)]
+    talk.coordinator.replayed()
+    assert reopened(talk.coordinator.messages()) == [0, 1]
+    assert [each.group for each in assignments(talk.accept(run(made(1, 1))))] == [3]
 
 
 def test_outcomes_of_ddl_are_counted() -> None:

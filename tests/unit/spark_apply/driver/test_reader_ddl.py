@@ -21,7 +21,7 @@ from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import TableToInstantiate
 from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Mark, Piece, Run
 from spark_apply.keys.equality import touch_of
-from spark_apply.tables.arriving import ArrivingTables, TableStart
+from spark_apply.tables.arriving import BEING_COPIED, OLDER_THAN_COPY, ArrivingTables, TableStart
 from tests.support.apply.apply_reading import Reading, commits
 from tests.support.session.seeds import scaled
 from tests.support.values.ddl_changes import column, ddl_batch, ddl_change, structure
@@ -202,20 +202,67 @@ def test_applied_ddl_is_dropped(progress: dict[str, Any]) -> None:
     assert reading.reader.statistics.rows_applied_before == 1
 
 
-def test_ddl_in_a_copy_is_dropped_with_the_rows_of_its_table() -> None:
+def why_not_made(pieces: list[Piece]) -> list[str]:
+    return [
+        piece.batch.ddl.why_not_made for piece in pieces if isinstance(piece, LargePart) and piece.batch.ddl is not None
+    ]
+
+
+def test_ddl_older_than_the_copy_is_passed_on_to_be_recorded_only() -> None:
+    """The copy has the rows, but no index and no default. Without a record nobody would know that they are missing."""
     reading = Reading(instantiated=20)
-    assert reading.read(ddl(15)) == [Mark(through_scn=Scn(16))]
-    assert reading.reader.wants
-    assert parts(reading.read(ddl(25, previous=16))) == [(25, True, True, True)]
+    (found,) = reading.read(ddl(15))
+    assert isinstance(found, LargePart)
+    assert found.data is None, "it is not as it came"
+    assert found.batch.ddl is not None
+    assert (found.batch.ddl.why_not_made, found.batch.ddl.ddl_text) == (OLDER_THAN_COPY, ddl_change().ddl_text)
+    assert reading.reader.retry_unfit()
+    later = reading.read(ddl(25, previous=16))
+    assert parts(later) == [(25, True, True, True)]
+    assert why_not_made(later) == [""]
 
 
-def test_ddl_waits_for_the_copy_and_follows_when_its_table_joins() -> None:
+def test_ddl_of_a_table_being_copied_is_made_when_it_joins() -> None:
     reading = Reading(tables=known_tables(t=TableStart(scn=None)))
-    assert reading.read(ddl(15), ddl(25, previous=16)) == [Mark(through_scn=Scn(16)), Mark(through_scn=Scn(26))]
+    for order, previous in ((15, 0), (25, 16)):
+        assert why_not_made(reading.read(ddl(order, previous=previous))) == [BEING_COPIED]
+        assert reading.reader.retry_unfit()
     copied = Instantiation(source="dbs1", identity="id of t", owner="public", name="t", scn=Scn(20), state="COPIED")
     reading.reader.change_tables(leave_out=(), join=[copied])
     reading.reader.restart(ApplyProgress(epoch=1, low_watermark=Scn(16), above=(), ahead_scn=Scn(26)))
-    assert parts(reading.read(ddl(25, previous=16))) == [(25, True, True, True)]
+    found = reading.read(ddl(25, previous=16))
+    assert parts(found) == [(25, True, True, True)]
+    assert why_not_made(found) == [""]
+
+
+def test_ddl_recorded_while_its_table_was_copied_does_not_come_again() -> None:
+    """It is older than this table's copy, and another table joins from further back."""
+    reading = Reading(tables=known_tables(t=TableStart(scn=Scn(20), is_joining=True)))
+    reading.reader.restart(ApplyProgress(epoch=1, low_watermark=Scn(10), above=(), ahead_scn=Scn(30)))
+    assert reading.read(ddl(15, previous=10)) == [Mark(through_scn=Scn(16))]
+
+
+def test_ddl_that_nobody_saw_yet_is_recorded_although_its_table_joins() -> None:
+    """The copy is ahead of all that is applied."""
+    reading = Reading(tables=known_tables(t=TableStart(scn=Scn(20), is_joining=True)))
+    reading.reader.restart(ApplyProgress(epoch=1, low_watermark=Scn(10), above=(), ahead_scn=Scn(12)))
+    assert why_not_made(reading.read(ddl(15, previous=10))) == [OLDER_THAN_COPY]
+
+
+def test_ddl_of_a_skipped_table_does_not_come_again_while_another_joins() -> None:
+    tables = known_tables(t=TableStart(scn=None), u=TableStart(scn=Scn(10), is_joining=True))
+    reading = Reading(tables=tables)
+    reading.reader.restart(ApplyProgress(epoch=1, low_watermark=Scn(10), above=(), ahead_scn=Scn(30)))
+    assert reading.read(ddl(15, previous=10)) == [Mark(through_scn=Scn(16))]
+    assert why_not_made(reading.read(ddl(35, previous=16))) == [BEING_COPIED]
+
+
+def test_ddl_that_is_recorded_only_waits_for_no_name() -> None:
+    """Its table has another one's name by now, which is a matter of the table's next copy."""
+    reading = Reading(tables=known_tables(t=TableStart(scn=None)))
+    found = reading.read(ddl(15, name="u"))
+    assert why_not_made(found) == [BEING_COPIED]
+    assert reading.reader.unfit is None
 
 
 def test_ddl_of_other_tables_does_not_come_again_while_one_joins() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from headrace.base.errors import ConfigError
+from headrace.databases.ports import UNFIT_TABLE, Finding
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import RuleSet
 from headrace.simulation.run import Settings, simulate
 from tests.support.topologies.files import SITES, findings, problems, read
+from topology.checks.ddl import or_wait
 from topology.plan import make_plan
 from topology.routing.ways import arriving, ddl_tables, ways_to
 
@@ -171,6 +173,22 @@ def test_plan_says_which_ways_carry_ddl(tmp_path):
     assert [line for line in rules["dbs2"] if "DDL" in line] == ["apply_from_dbs1_at_dbs2: DDL of hr.* too"]
     assert [line for line in rules["dbs3"] if "DDL" in line] == []
     assert "DDL" not in make_plan(read(tmp_path, ONE_WAY.replace(", ddl: true", ""))).as_text()
+
+
+def test_unfit_table_whose_ddl_travels_may_be_waited_for(tmp_path):
+    ddl, rows = read(tmp_path, ONE_WAY), read(tmp_path, ONE_WAY.replace(", ddl: true", ""))
+    (apply,) = ddl.applies
+    tables = arriving(ways_to(ddl, apply), [TableName("hr", "t"), TableName("crm", "t")])
+    unfit = Finding(path="sites.dbs2 table hr.t", problem=UNFIT_TABLE, fix="ALTER TABLE;")
+    others = [
+        Finding(path="sites.dbs2 table crm.t", problem=UNFIT_TABLE, fix="ALTER TABLE;"),
+        Finding(path="sites.dbs2 table hr.t", problem="has another key", fix="ALTER TABLE;"),
+    ]
+    found = list(or_wait([unfit, *others], ddl, apply, tables))
+    assert found[0].fix == "ALTER TABLE; -- or wait: DDL of this table travels (headrace wait FILE --caught-up)"
+    assert found[1:] == others
+    for before in (rows, None):  # whose DDL nobody has recorded
+        assert list(or_wait([unfit], before, apply, tables)) == [unfit]
 
 
 def test_topology_with_ddl_is_not_simulated(tmp_path):

@@ -23,6 +23,9 @@ _TAKE_SKIP = (
 )
 _RECORD = """INSERT INTO headrace.ddl_history (topology, apply, source, transaction_id, order_scn, "position", command, owner, name,
     ddl_text, statements, outcome, reason) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+# It was recorded while its table was being copied, and is made since the table has joined.
+_REPLACE = """DELETE FROM headrace.ddl_history WHERE topology = %s AND apply = %s AND order_scn = %s AND "position" = %s
+    AND outcome = 'NOT APPLIED'"""
 # At most twice as many as were added, so that no transaction deletes thousands of rows at once.
 _FORGET = """DELETE FROM headrace.ddl_history WHERE number = ANY (ARRAY(
     SELECT number FROM headrace.ddl_history WHERE topology = %(topology)s AND apply = %(apply)s AND number <= (
@@ -57,7 +60,7 @@ def record_ddl(
     place: DdlPlace,
     outcome: DdlOutcome,
 ) -> None:
-    """Record what became of a DDL change, and delete surplus records.
+    """Record what became of a DDL change, and delete surplus records, and the one that it was not applied before.
 
     Args:
         connection: connection of the session, in its transaction, with its own rights.
@@ -74,5 +77,6 @@ def record_ddl(
     statements = [storable(connection, each) for each in outcome.statements]
     numbers = (place.transaction_id, place.order_scn, place.position)
     what = (outcome.kind.value, storable(connection, outcome.reason))
+    connection.execute(_REPLACE, (topology, apply, place.order_scn, place.position))
     connection.execute(_RECORD, (topology, apply, place.source, *numbers, *texts, statements, *what))
     connection.execute(_FORGET, {"topology": topology, "apply": apply, "kept": HISTORY_MAX})

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psycopg
 from psycopg.rows import dict_row
 
-from headrace.databases.ports import ErrorEdit, ErrorTransaction, TakenErrors
+from headrace.databases.ports import ErrorEdit, ErrorTransaction, TakenErrors, deleted_with
 from headrace.databases.ports.error_queue import EDITS_AGE_MAX_S, EDITS_KEPT_MAX
 from headrace.databases.postgres.connection import storable
+from headrace.databases.postgres.destination.records.ddl_history import record_ddl
 from headrace.databases.postgres.destination.records.schema import schema_version
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from headrace.databases.ports import DdlIn
 
 __all__ = [
     "delete_errors",
@@ -78,6 +81,12 @@ WHERE number = %s
 """
 
 
+# Without decoding them all: these are in every record of DDL, and hardly ever in rows.
+_MAY_BE_DDL = """
+SELECT number, part FROM headrace.apply_error_part WHERE number = ANY (%s::bigint[])
+  AND (pg_catalog."position"(batch, '"is_known"'::bytea) > 0 OR pg_catalog."position"(batch, '"not_made"'::bytea) > 0)
+ORDER BY number, part
+"""
 # The server knows the length of a TOASTed value without reading it. The lock blocks edits until the transaction ends.
 _LOCK = """
 SELECT number, (SELECT coalesce(sum(octet_length(p.batch)), 0) FROM headrace.apply_error_part p WHERE p.number = e.number)::bigint
@@ -155,7 +164,12 @@ def _put_row(
 
 
 def delete_errors(
-    connection: psycopg.Connection[Any], topology: str, numbers: Collection[int], *, outcome: str
+    connection: psycopg.Connection[Any],
+    topology: str,
+    numbers: Collection[int],
+    *,
+    outcome: str,
+    ddl_in: DdlIn | None = None,
 ) -> frozenset[int]:
     """Delete error transactions and their parts, inside the caller's transaction.
 
@@ -164,17 +178,20 @@ def delete_errors(
         topology: name of the topology. Error transactions of other topologies are not touched.
         numbers: numbers of the error transactions.
         outcome: EXECUTED or DELETED, for the record of their edits.
+        ddl_in: finds DDL LCRs, to record them as skipped; None: they need no record.
 
     Returns:
         The numbers of the deleted error transactions.
     """
-    there = [
-        number
-        for (number,) in connection.execute(
-            "DELETE FROM headrace.apply_error WHERE topology = %s AND number = ANY (%s::bigint[]) RETURNING number",
+    applies: dict[int, str] = dict(
+        connection.execute(
+            "DELETE FROM headrace.apply_error WHERE topology = %s AND number = ANY (%s::bigint[]) RETURNING number, apply",
             (topology, list(numbers)),
         ).fetchall()
-    ]
+    )
+    there = list(applies)
+    if there and ddl_in is not None:
+        _record_skipped(connection, topology, applies, ddl_in)
     if there:
         for table in ("apply_error_part", "apply_error_key", "apply_error_original"):
             connection.execute(f"DELETE FROM headrace.{table} WHERE number = ANY (%s::bigint[])".encode(), (there,))
@@ -182,6 +199,25 @@ def delete_errors(
             "UPDATE headrace.apply_error_edit SET outcome = %s WHERE number = ANY (%s::bigint[])", (outcome, there)
         )
     return frozenset(there)
+
+
+def _record_skipped(
+    connection: psycopg.Connection[Any], topology: str, applies: Mapping[int, str], ddl_in: DdlIn
+) -> None:
+    """Record the DDL LCRs of error transactions that are being deleted.
+
+    Args:
+        connection: connection in the transaction that deletes them.
+        topology: name of the topology.
+        applies: number -> apply process.
+        ddl_in: finds them.
+    """
+    for number, part in connection.execute(_MAY_BE_DDL, (list(applies),)).fetchall():
+        row = connection.execute(
+            "SELECT batch FROM headrace.apply_error_part WHERE number = %s AND part = %s", (number, part), binary=True
+        ).fetchone()
+        if row is not None and (found := ddl_in(bytes(row[0]))) is not None:
+            record_ddl(connection, topology, applies[number], *found, deleted_with(number))
 
 
 def take_errors(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace.base.errors import DatabaseError, DataError, ProtocolError, Retry
 from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.ddl.planning import Planned, check_result, plan_changes
+from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.structure_query import read_kept_values, read_structure
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
@@ -93,14 +93,17 @@ class TableChanges:
         return outcome
 
     def _change(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+        if reason := change.why_not_made:  # the table may be being copied: it is not even read
+            return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
         here = self._structure(change.base_table)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
             plan = plan_changes(DdlRecord.of(change.content), here, version)
         if plan.refusal or here is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=plan.refusal)
+        others = other_values(plan, self._kept_values(change.base_table)) if plan.passed_over else ()
         if not plan.has_work:
-            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason="; ".join(others))
         self._check_rows(change, place)
         # Also when it fails: descriptions from before it are no use, nor are those from after it when it is undone.
         self._tables.changed()
@@ -110,7 +113,7 @@ class TableChanges:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)
         there = [f"{each} was there already" for each in plan.passed_over]
         return DdlOutcome(
-            kind=DdlOutcomeKind.APPLIED, statements=tuple(run), reason="; ".join([*plan.left_out, *there])
+            kind=DdlOutcomeKind.APPLIED, statements=tuple(run), reason="; ".join([*plan.left_out, *there, *others])
         )
 
     # ------------------------------------------------------------------ steps
@@ -118,6 +121,10 @@ class TableChanges:
     def _structure(self, table: TableName) -> Structure | None:
         with self._transaction.own_statements(f"reading the structure of {table}"):
             return read_structure(self._transaction.connection, table)
+
+    def _kept_values(self, table: TableName) -> dict[str, str | None]:
+        with self._transaction.own_statements(f"reading the structure of {table}"):
+            return read_kept_values(self._transaction.connection, table)
 
     def _check_rows(self, change: DdlChange, place: DdlPlace) -> None:
         """Check rows that the transaction has written.
@@ -188,9 +195,7 @@ class TableChanges:
             self._transaction.drop_mark(mark)
         last = self._run(plan.last_statements(self._structure(table)))
         after = self._structure(table)
-        with self._transaction.own_statements(f"reading the structure of {table}"):
-            kept = read_kept_values(self._transaction.connection, table)
-        check_result(plan, after, kept)
+        check_result(plan, after, self._kept_values(table))
         return [*first, *last]
 
     def _run(self, statements: tuple[str, ...]) -> tuple[str, ...]:

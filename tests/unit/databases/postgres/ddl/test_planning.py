@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import DataError
-from headrace.databases.postgres.ddl.planning import Planned, check_result, plan_changes
+from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.scn import ObjectNumber
 from headrace.lcr.structure import (
@@ -461,12 +461,52 @@ def test_table_that_is_missing_afterwards_is_no_result() -> None:
 # ------------------------------------------------------------------ gone
 
 
-def test_dropped_index_that_no_record_described_is_dropped() -> None:
-    change = record(table(ID), table(ID), gone=(PartName(PartKind.INDEX, "by_id"), PartName(PartKind.INDEX, "no")))
-    planned = plan_changes(change, table(ID, BY_ID), VERSION)
-    assert short(planned.statements) == ['DROP INDEX "by_id"']
-    check_result(planned, table(ID), {})
+@pytest.mark.parametrize("part", [BY_ID, CHECK, con(21, "k", "UNIQUE (id)")], ids=lambda part: part.name)
+def test_dropped_part_that_no_record_described_stays_and_is_named(part: Part) -> None:
+    """It may be the destination's own. The constraint of a NOT NULL is dropped under its name, which is free here."""
+    change = record(table(ID), table(ID), gone=(part.key, PartName(PartKind.INDEX, "no")))
+    planned = plan_changes(change, table(ID, part), VERSION)
+    assert not planned.has_work
+    assert planned.refusal == f"{part.key} was dropped, and what it was before that is not known: it stays"
     without_work(plan_changes(change, table(ID), VERSION))
+
+
+def test_dropped_not_null_leaves_the_check_of_its_name() -> None:
+    mine = con(21, "jobs_id_not_null", "CHECK ((id > 0))")
+    strict = col(1, "id", not_null=True)
+    change = record(table(strict), table(ID), gone=(mine.key,))
+    planned = plan_changes(change, table(strict, mine), VERSION)
+    assert statements_of(planned, table(ID, mine)) == ['ALTER COLUMN "id" DROP NOT NULL']
+    assert planned.left_out == (f"{mine.key} was dropped, and what it was before that is not known: it stays",)
+    check_result(planned, table(ID, mine), {})
+
+
+# ------------------------------------------------------------------ values of columns that are there already
+
+
+@pytest.mark.parametrize(
+    ("older", "kept", "is_named"),
+    [
+        ({"t": "x"}, {"t": "x"}, False),
+        ({"t": "x"}, {"t": "y"}, True),
+        ({"t": "x"}, {}, True),
+        ({}, {"t": "y"}, True),
+        ({}, {}, False),
+        ({"t": None}, {}, False),
+    ],
+)
+def test_older_rows_of_a_column_that_is_there_are_compared(
+    older: dict[str, str | None], kept: dict[str, str | None], is_named: bool
+) -> None:
+    planned = plan_changes(record(table(ID), table(ID, TEXT), older=older), table(ID, TEXT), VERSION)
+    assert not planned.has_work
+    found = other_values(planned, kept)
+    assert [each.split(":")[0] for each in found] == ['column "t"'] * is_named
+
+
+def test_older_rows_of_a_column_that_is_added_are_not_compared() -> None:
+    planned = plan_changes(record(table(ID), table(ID, TEXT), older={"t": "x"}), table(ID), VERSION)
+    assert other_values(planned, {"t": "y"}) == ()
 
 
 def test_dropped_column_that_no_record_described_is_a_conflict() -> None:
@@ -483,6 +523,7 @@ REFUSED = {  # the record, and a word of the reason; the destination is as befor
     "another version": (record(table(ID), table(ID, TEXT), version=17), "major version"),
     "created table": (record(None, table(ID)), "created tables"),
     "unknown before": (record(None, table(ID), is_known=False), "not known"),
+    "changes between": (record(table(ID), table(ID, TEXT), is_known=False), "not known"),
     "dropped table": (record(table(ID), None), "dropped tables"),
     "renamed table": (record(table(ID), table(ID, name="tasks")), "other names"),
     "another schema": (record(table(ID), table(ID, owner="old")), "other names"),

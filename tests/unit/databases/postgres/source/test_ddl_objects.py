@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl_objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "3afe761a9f15de5f"
+DIGEST = "9802ba8d21a027d5"
 
 
 def test_changed_sql_has_another_version() -> None:

@@ -142,6 +142,22 @@ def test_ddl_in_the_error_queue_with_a_failed_row_is_executed_with_it(driver: Dr
     assert driver.coordinator.status()["ddl_applied"] == 2
 
 
+def test_ddl_in_a_deleted_error_transaction_is_recorded_as_skipped(driver: Driver) -> None:
+    keys = changing(driver)
+    taken = inserted(PLAIN, keys[1])
+    assert taken.new is not None
+    driver.store.insert("public", PLAIN.name, [taken.new])
+    for number in range(2):
+        driver.start_task(number)
+    with pytest.raises(AssertionError, match="no end"):
+        driver.run(100)
+    (number,) = driver.store.errors
+    assert driver.host.errors.delete([number]) == {number: ""}
+    (made,) = driver.store.ddl_history
+    assert (made.outcome.kind, made.table.name, made.place.position) == (DdlOutcomeKind.SKIPPED, PLAIN.name, 1)
+    assert made.outcome.reason == f"error transaction {number} was deleted from the error queue"
+
+
 def test_tables_are_released_while_the_queue_is_away(driver: Driver) -> None:
     """The rest of a transaction with DDL may come hours later. Until then nobody could even read its tables."""
     keys = changing(driver)

@@ -115,9 +115,9 @@ def test_deleted_error_with_a_lost_answer_holds_nothing(
     driver.coordinator.errors._holds.add(number, np.array([2], np.uint64))
     delete = driver.host.errors._destination.delete_errors
 
-    def lost(topology: str, numbers: Sequence[int]) -> Any:
+    def lost(topology: str, numbers: Sequence[int], **found: Any) -> Any:
         if is_made:
-            delete(topology, numbers)
+            delete(topology, numbers, **found)
         raise DatabaseUnavailable("the answer to COMMIT was lost")
 
     monkeypatch.setattr(driver.host.errors._destination, "delete_errors", lost)

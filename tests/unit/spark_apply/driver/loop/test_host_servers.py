@@ -143,6 +143,36 @@ def test_long_retrying_server_is_reported_while_it_lasts(driver: Driver) -> None
     assert told_after(servers_module.FAILING_TOLD_S, "ROLLBACK TRANSACTION") == ("", "")
 
 
+def test_pause_of_a_server_is_the_state_of_the_apply_process(driver: Driver) -> None:
+    """Nothing is applied: a status of APPLYING would hide it."""
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    stream = driver.start_task(0)
+    driver.run()
+    state = "PAUSED: WAITING FOR ALTER"
+    told = pb.ServerState(state=state, detail="ALTER TABLE of t: rows have NULLs", hint="repair", has_session=True)
+    driver.gate.receive(stream, pb.ServerMessage(state=told))
+    driver.host.turn(0.0)
+    status = ApplyControl(config=driver.config, cores=cores)._read(cores)
+    assert (status.state, status.detail, status.hint) == (
+        state,
+        "apply server 0: ALTER TABLE of t: rows have NULLs",
+        "repair",
+    )
+
+
+def test_ddl_that_waits_for_a_lock_is_reported_at_once(driver: Driver) -> None:
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    stream = driver.start_task(0)
+    driver.run()
+    told = pb.ServerState(state="EXECUTE TRANSACTION", detail="ALTER TABLE: lock timeout", has_session=True)
+    driver.gate.receive(stream, pb.ServerMessage(state=told))
+    driver.host.turn(0.0)
+    control = ApplyControl(config=driver.config, cores=cores)
+    assert control._read(cores).detail == ""
+    driver.coordinator.ddl_retried_by = 0
+    assert control._read(cores).detail == "apply server 0 fails and tries again: ALTER TABLE: lock timeout"
+
+
 def test_task_that_does_not_return_ends_the_driver(driver: Driver) -> None:
     driver.start_task(0)
     driver.start_task(1)
