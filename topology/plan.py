@@ -29,7 +29,7 @@ from topology.routing.change_classes import ChangeClasses
 from topology.routing.combined import apply_of, bypassed, bypassed_on, combination, combined, direct
 from topology.routing.downstream import RedoReceiver, redo_receivers
 from topology.routing.ways import Way, ways_to
-from topology.spec import EXECUTORS_DEFAULT, ApplySpec, CaptureSpec, SiteSpec, TopologySpec
+from topology.spec import EXECUTORS_DEFAULT, ApplySpec, SiteSpec, TopologySpec
 from topology.split import Split, fitting, hindrance, misfits, with_splits
 
 TABLES_SHOWN = 6  # of tables with the same destinations; `--json` has all
@@ -176,7 +176,7 @@ def make_plan(
     """
     answers = live or {}
     proven = check_and_prove(spec)
-    tables = ChangeClasses.of(spec).spoken_of if any(map(_takes_ddl, spec.captures)) else ()
+    tables = ChangeClasses.of(spec).spoken_of if any(capture.rules.names_ddl for capture in spec.captures) else ()
     findings = list(proven.findings if checked is None else checked)
     for answer in answers.values():
         findings.extend(answer.findings)
@@ -218,10 +218,6 @@ def _database(site: SiteSpec) -> str:
 
 
 # --------------------------------------------------------------------------- ways
-
-
-def _takes_ddl(capture: CaptureSpec) -> bool:
-    return any(rule.ddl for rule in capture.rules.include or ())
 
 
 def _planned_way(spec: TopologySpec, way: Way, tables: Sequence[TableName]) -> PlannedWay:

@@ -258,8 +258,7 @@ def finish_as_admin(
         # a source that is away is left to the next `up`
         with suppress(DatabaseError), closing(open_source(access_to(site, site.database.dsn))) as source:
             found += _uncaptured(source.uncaptured(spec.name, rules) if rules else (), site, told, again)
-            is_taken = any(rule.ddl for rule_set in rules for rule in rule_set.include or ())
-            keeps_ddl = is_taken or not source.captures_ddl(spec.name)
+            keeps_ddl = any(rule.names_ddl for rule in rules) or not source.captures_ddl(spec.name)
             for each in source.captured(spec.name):
                 there.add(each.identity)
                 # A recorded table was renamed since: its changes wait for an operator, and must not be dropped instead.

@@ -166,7 +166,7 @@ class SourceRole:
         rules = spec.capture_rules(self._site.name)
         with closing(self._database.open_source()) as source:
             found = self.tables.look(source, spec, noted)
-            if not found and any(rule.ddl for each in rules for rule in each.include or ()):
+            if not found and any(each.names_ddl for each in rules):
                 found = tuple(step.statement for step in source.plan(spec.name, rules) if not step.is_done)
             return found
 

@@ -325,9 +325,14 @@ class RuleSet:
         return self.include is None or any(rule.takes_ddl(owner, name, tag) for rule in self.include)
 
     @property
+    def names_ddl(self) -> bool:
+        """Whether a positive rule takes DDL: then a source records it."""
+        return any(rule.ddl for rule in self.include or ())
+
+    @property
     def takes_ddl(self) -> bool:
         """Whether DDL LCRs of any table pass."""
-        return self.include is None or any(rule.ddl for rule in self.include)
+        return self.include is None or self.names_ddl
 
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> tuple[Rule, ...]:
         """Return the positive rules that match none of `tables` (owner, name): probably a misspelt name."""

@@ -411,7 +411,7 @@ def refuse_unsupported(spec: TopologySpec) -> None:
                 f"captures.{capture.name}: capture of archived logs is not simulated yet",
                 hint="simulate the topology with mode: real_time",
             )
-        if any(rule.ddl for rule in capture.rules.include or ()):
+        if capture.rules.names_ddl:
             raise ConfigError(
                 f"captures.{capture.name}: DDL is not simulated yet",
                 hint="simulate the topology without ddl: true: rows take the same ways",

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from headrace.base.errors import COPY_THE_TABLE, ConfigError, DatabaseError, DataError, Retry, UnfitTableError
 from headrace.base.failpoints import failpoint
 from headrace.databases.connectors import python_values
-from headrace.databases.ports import DDL_REFUSED, DdlPlace
 from headrace.lcr.batch import LcrBatch
 from headrace.rules.user_code.handlers import ExecutionHandler
 from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResult, ServerMessage
@@ -274,29 +273,24 @@ class ExecuteWork(Work):
         told = LcrFailure(kind=why.conflict_type, number=why.sqlstate, message=why.message, position=why.position)
         return self._context.executing(self._handlers, resolution, told)
 
-    def _change_table(self, batch: LcrBatch, change: DdlChange) -> Failure | None:
+    def _execute_ddl(self, batch: LcrBatch, change: DdlChange) -> Failure | None:
         if self._assignment.role:
             message = _DDL_AS_ROLE.format(table=change.base_table)
             return Failure(position=batch.first_position, conflict_type="", sqlstate="", message=message)
         self._has_ddl = True
         try:
-            outcome = self._context.session.change_table(change, DdlPlace.of(batch))
+            return self._change_table(batch, change, self._handlers or self._context.handlers)
         except DataError as error:
-            if DDL_REFUSED not in error.context:  # deferred checks of the rows before it
-                return refused_at_commit(error, batch, self._handlers or self._context.handlers)
             return Failure(
                 position=batch.first_position,
                 conflict_type="",
                 sqlstate=str(error.context.get("sqlstate", "")),
                 message=error.message_and_hint,
             )
-        self._context.forget_fits()
-        self.totals.count_ddl(outcome.kind)
-        return None
 
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         if batch.ddl is not None:
-            return self._change_table(batch, batch.ddl)
+            return self._execute_ddl(batch, batch.ddl)
         session, role = self._context.session, self._assignment.role
         try:
             if role:

@@ -20,8 +20,16 @@ from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseUnavailable, DataError, UnfitTableError
 from headrace.base.failpoints import failpoint
-from headrace.databases.ports import DdlOutcomeKind, DestinationSession, ErrorTransaction, ScnRange
+from headrace.databases.ports import (
+    DDL_REFUSED,
+    DdlOutcomeKind,
+    DdlPlace,
+    DestinationSession,
+    ErrorTransaction,
+    ScnRange,
+)
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.ddl import DdlChange
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
 from spark_apply.conversation.groups import (
@@ -230,6 +238,27 @@ class Work(ABC):
     def add_part(self, part: GroupPart) -> None:
         """Accept a streamed transaction's next part."""
         raise NotImplementedError
+
+    def _change_table(self, batch: LcrBatch, change: DdlChange, handlers: Handlers) -> Failure | None:
+        """Change a table as a DDL LCR says; return the failure of rows that were written before it.
+
+        Args:
+            batch: the DDL LCR's.
+            change: the change.
+            handlers: as for `refused_at_commit`.
+
+        Raises:
+            DataError: the destination refuses the change itself.
+        """
+        try:
+            outcome = self._context.session.change_table(change, DdlPlace.of(batch))
+        except DataError as error:
+            if DDL_REFUSED in error.context:
+                raise
+            return refused_at_commit(error, batch, handlers)  # deferred checks
+        self._context.forget_fits()
+        self.totals.count_ddl(outcome.kind)
+        return None
 
     @abstractmethod
     def step(self) -> tuple[ServerMessage, bool] | None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace.base.errors import DataError, UnfitTableError
 from headrace.base.failpoints import failpoint
-from headrace.databases.ports import DDL_REFUSED, DdlPlace, ScnRange
+from headrace.databases.ports import ScnRange
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from spark_apply.conversation.groups import (
@@ -154,7 +154,7 @@ class LargeWork(_LargeBase):
 
     def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - its number does not matter
         if batch.ddl is not None:
-            return self._change_table(batch, batch.ddl)
+            return self._apply_ddl(batch, batch.ddl)
         session, fit_of = self._context.session, self._context.fit_of
         attempt = self._context.handling(self._resolution, attempts=True)
         session.savepoint()
@@ -177,21 +177,16 @@ class LargeWork(_LargeBase):
         self.totals.rows_written += written
         return None
 
-    def _change_table(self, batch: LcrBatch, change: DdlChange) -> Failure | None:
+    def _apply_ddl(self, batch: LcrBatch, change: DdlChange) -> Failure | None:
         """Change a table as a DDL LCR says.
 
         Raises:
             UnfitTableError: the destination refuses it: the server pauses, and everything is tried again later.
         """
         try:
-            outcome = self._context.session.change_table(change, DdlPlace.of(batch))
+            return self._change_table(batch, change, self._context.handlers)
         except DataError as error:
-            if DDL_REFUSED not in error.context:  # deferred checks of the rows before it
-                return refused_at_commit(error, batch, self._context.handlers)
             raise UnfitTableError(error.message, hint=error.hint, table=str(change.base_table)) from error
-        self._context.forget_fits()
-        self.totals.count_ddl(outcome.kind)
-        return None
 
     def _before_commit(self, batch: LcrBatch) -> Failure | None:
         handling = self._context.handling(self._resolution, attempts=False)

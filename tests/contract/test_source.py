@@ -19,9 +19,8 @@ from tests.support.databases.source_contract import (
     LARGE,
     RULES,
     TOPOLOGY,
-    MemorySourceHarness,
-    PostgresSourceHarness,
     SourceHarness,
+    harness_of,
     message_ends,
     reading,
 )
@@ -32,12 +31,7 @@ TWO = Tag(value=b"\x02", topology="contract_source", apply="apply_two")
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
 def harness(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
-    made: SourceHarness
-    made = (
-        MemorySourceHarness()
-        if request.param == "memory"
-        else PostgresSourceHarness(request.getfixturevalue("source_database"))
-    )
+    made = harness_of(request.param, request)
     made.create_table("t", ["id", "a", "big"])
     made.create_table("u", ["id"])
     made.source.prepare(TOPOLOGY, RULES)

@@ -14,9 +14,8 @@ from headrace.lcr.tags import Tag
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.databases.source_contract import (
     TOPOLOGY,
-    MemorySourceHarness,
-    PostgresSourceHarness,
     SourceHarness,
+    harness_of,
 )
 from tests.support.redo.redo_logs import Row, received
 from tests.support.redo.source_redo import SourceRedo
@@ -32,12 +31,7 @@ class Undone(Exception):  # noqa: N818 - no error: it rolls a transaction back
 
 @pytest.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.postgres)])
 def harness(request: pytest.FixtureRequest) -> Iterator[SourceHarness]:
-    made: SourceHarness
-    made = (
-        MemorySourceHarness()
-        if request.param == "memory"
-        else PostgresSourceHarness(request.getfixturevalue("source_database"))
-    )
+    made = harness_of(request.param, request)
     made.create_table("t", ["id", "a"])
     made.create_table("u", ["id"])
     made.source.prepare(TOPOLOGY, (RULES,))

@@ -227,7 +227,7 @@ class Way:
             TransformationError: two rules of a client transform it differently.
         """
         # Without such a rule, the source writes no DDL into its log, and a rule set without `include` takes none.
-        return any(rule.ddl for rule in self.capture.rules.include or ()) and all(
+        return self.capture.rules.names_ddl and all(
             client.rules.keeps_ddl(*passage.table, tag=None)
             for client, passage in zip(self.clients, self.passages(table), strict=True)
         )

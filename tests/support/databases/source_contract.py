@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import psycopg
+import pytest
 
 from headrace.base.errors import ProtocolError
 from headrace.databases.memory.log import MemoryLogDecoder
@@ -186,6 +187,18 @@ class PostgresSourceHarness:
         for origin in self._origins:
             self._admin.execute("SELECT pg_replication_origin_drop(%s)", (origin,))
         self._admin.close()
+
+
+def harness_of(kind: str, request: pytest.FixtureRequest) -> SourceHarness:
+    """Return an empty source: `memory`, or `postgres` in a fresh database.
+
+    Args:
+        kind: which one.
+        request: of the fixture that asks.
+    """
+    return (
+        MemorySourceHarness() if kind == "memory" else PostgresSourceHarness(request.getfixturevalue("source_database"))
+    )
 
 
 def reading(harness: SourceHarness, start: Scn = FIRST_SCN) -> Reading:

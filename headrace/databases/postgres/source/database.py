@@ -56,7 +56,6 @@ from headrace.databases.postgres.source.ddl_capture import (
     DdlStep,
     ddl_tables,
     install_step,
-    is_installed,
     is_published,
     log_tables,
     removal_step,
@@ -468,8 +467,7 @@ class PostgresSource:
         if any(step.statement.startswith("CREATE PUBLICATION") and not step.is_done for step in steps):
             raise DatabaseError(f"site {self._site}: there is no publication {name}", hint=AS_ADMIN)
         with translated("asking whether DDL is recorded"):
-            connection = self._session()
-            if takes_ddl(rules) and not (is_installed(connection) and is_published(connection, name)):
+            if unrecorded(self._session(), name, rules):
                 raise DatabaseError(f"site {self._site}: DDL is not recorded", hint=AS_ADMIN)
 
     def remove(self, topology: str) -> tuple[str, ...]:

@@ -44,13 +44,12 @@ __all__ = [
     "ddl_findings",
     "ddl_tables",
     "install_step",
-    "is_installed",
     "is_published",
     "log_tables",
-    "unrecorded",
     "removal_step",
     "superuser_findings",
     "takes_ddl",
+    "unrecorded",
     "watch_step",
 ]
 
@@ -228,12 +227,6 @@ def is_published(connection: psycopg.Connection[Any], publication: str) -> bool:
     """
     state = _state(connection)
     return state is not None and publication in state.publications
-
-
-def is_installed(connection: psycopg.Connection[Any]) -> bool:
-    """Whether this database records DDL."""
-    state = _state(connection)
-    return state is not None and state.version > 0 and state.is_recording
 
 
 def unrecorded(connection: psycopg.Connection[Any], publication: str, rules: Sequence[object]) -> tuple[str, ...]:
