@@ -50,8 +50,6 @@ def made(tmp_path: Path) -> Iterator[Callable[..., CopiedPair]]:
                     f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE_PROVIDER libc LC_COLLATE 'C' LC_CTYPE 'C'"
                     " TEMPLATE template0".encode()
                 )
-                # Where the server can compile queries, that takes longer than to run those of a few rows.
-                connection.execute(f"ALTER DATABASE {name} SET jit = off".encode())
             databases.append((server, name))
             dsns.append(server.dsn(name))
         here, there = dsns

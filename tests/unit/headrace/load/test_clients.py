@@ -80,7 +80,7 @@ def test_pause_grows_with_the_last_transaction_up_to_a_bound(monkeypatch, took_s
             pauses.append(timeout)
             return len(pauses) == 3
 
-    monkeypatch.setattr(clients.time, "monotonic", lambda: now)
+    monkeypatch.setattr("headrace.load.clients.time.monotonic", lambda: now)
     for _ in paced(Ended(), 0.1):
         now += took_s
     assert pauses == pytest.approx([0.1, pause_s, pause_s])

@@ -289,7 +289,7 @@ def test_omitted_columns_have_the_values_that_the_guide_says(
     lcr = row_lcr(
         Table(name="s.t", columns={"id": "int4", "a": "int4", "b": "int4"}, logs_old_rows=True),
         command,
-        **given,  # type: ignore[arg-type]
+        **given,
     )
     assert (values_of(lcr, "old"), values_of(lcr, "new")) == (old, new)
 

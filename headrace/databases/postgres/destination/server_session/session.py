@@ -119,8 +119,6 @@ _SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_mergejoin": "off",
-    # Before PostgreSQL 18, a disabled but needed scan has a huge cost, which would trigger JIT compilation.
-    "jit": "off",
 }
 
 _DIVISION_BY_ZERO = "22012"
