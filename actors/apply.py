@@ -8,7 +8,7 @@ Main path
     apply servers are tasks of the site's Spark application (`actors.spark_application`).
 
 States
-    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY, ABORTING
+    The driver's: INITIALIZING, INSTANTIATING, APPLYING, PAUSED: ..., SHUTTING DOWN CLEANLY
     (`spark_apply`). Memory only.
 
 Durable when

@@ -118,7 +118,7 @@ class OpenPiece(Protocol):
         ...
 
     def rows(self, columns: Sequence[str], *, form: str, added: Sequence[str | None] = ()) -> Iterator[bytes]:
-        """Yield the rows' values for `TableWriter.copy_rows`, in blocks of about 100 KiB.
+        """Yield the rows' values for `TableWriter.copy_rows`, in blocks of about 256 KiB.
 
         Args:
             columns: names, in the order that `copy_rows` gets.

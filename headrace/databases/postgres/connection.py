@@ -80,6 +80,9 @@ _CONNECTION_DEFAULTS = {
     "tcp_user_timeout": "35000",  # for unacknowledged data, during which no keepalives are sent
 }
 
+# Shells also have URIs of other drivers: `postgresql+psycopg://` of SQLAlchemy, `jdbc:postgresql://` of Java.
+_URI_OF_ANY_DRIVER = re.compile(r"(?:jdbc:)?postgres(?:ql)?(?:\+\w+)?://")
+
 NOT_IN_STATE = "55000"
 # The environment is at fault, or the outcome is unknown: a retry may succeed.
 _UNAVAILABLE_CLASSES = frozenset({"08", "53", "57", "58"})
@@ -212,13 +215,14 @@ def unused_secrets(dsns: Iterable[str]) -> frozenset[str]:
 
 def has_password(text: str) -> bool:
     """Whether a text is a dsn that contains a password, or a URI that may be such a dsn with a typing error."""
-    is_uri = text.startswith(("postgresql://", "postgres://"))
-    if not is_uri and "password" not in text:
+    scheme = _URI_OF_ANY_DRIVER.match(text)
+    if scheme is None and "password" not in text:
         return False
+    dsn = text if scheme is None else "postgresql://" + text[scheme.end() :]
     try:
-        return bool(connection_parameters(text).get("password"))
+        return bool(connection_parameters(dsn).get("password"))
     except ConfigError:
-        return is_uri
+        return scheme is not None
 
 
 def _service(given: Mapping[str, Any]) -> str:
