@@ -10,7 +10,12 @@ as the source wrote it, and `headrace.lcr.structure` reads structures from it.
     {"format": 1, "base": true, "after": {…}, "file": 16403}          the structure from which recording begins
     {"format": 1, "failed": "57014", "tag": "…", "query": "…"}       a statement that could not be recorded
 
-Only the first kind becomes a DDL LCR. An apply process replaces the record of a change that it must not make:
+Only the first kind becomes a DDL LCR. One of a new table that belongs in the log says how its rows get there:
+
+    {…, "before": null, "is_known": true, "after": {…},
+     "made": {"identities": {"<topology>": "<identity>", …}, "why_not": "", "sequences": {"<column>": {…}, …}}}
+
+An apply process replaces the record of a change that it must not make:
 
     {"format": 1, "not_made": "…"}                                   why it is only recorded at the destination
 """
@@ -18,13 +23,14 @@ Only the first kind becomes a DDL LCR. An apply process replaces the record of a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.lcr.scn import ObjectNumber
 from headrace.lcr.table_name import TableName
 
-__all__ = ["DDL_FORMAT", "DDL_LOG", "DdlChange", "FailedDdl", "ddl_of", "failed_ddl_of"]
+__all__ = ["DDL_FORMAT", "DDL_LOG", "Creation", "DdlChange", "FailedDdl", "ddl_of", "failed_ddl_of"]
 
 DDL_FORMAT = 1
 """Format of the records that this version writes and reads."""
@@ -33,9 +39,24 @@ DDL_LOG = TableName("headrace_ddl", "log")
 """The source's table with the records, one per row in its column `content`."""
 
 _NOT_MADE = "not_made"
+_MADE = "made"
 _MARK = json.dumps({"format": DDL_FORMAT, _NOT_MADE: ""})[:-2]
 _NUMBER_END = 1 << 63  # object numbers travel as 64 bits
 _INDEX_TAGS = ("CREATE INDEX", "ALTER INDEX", "DROP INDEX")  # others name a table, or change it as a side effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """How a new table's rows get into the log.
+
+    Args:
+        identities: of the table (`headrace.databases.ports.CapturedTable`), for each topology that has its rows from
+            the first one on; empty: its rows are not in the log.
+        why_not: why they are not, for people; empty: they are.
+    """
+
+    identities: Mapping[str, str]
+    why_not: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +120,29 @@ class DdlChange:
         if not self.content.startswith(_MARK):
             return ""
         return str(json.loads(self.content)[_NOT_MADE])
+
+    @property
+    def creation(self) -> Creation | None:
+        """How the rows of the table that it creates get into the log; None: it creates none that belongs there."""
+        if f'"{_MADE}"' not in self.content:
+            return None  # most records: they are not read
+        try:
+            record = json.loads(self.content)
+            made = record[_MADE]
+            identities = {_text(topology): _text(identity) for topology, identity in made["identities"].items()}
+            found = Creation(identities=identities, why_not=_text(made["why_not"]))
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
+            return None
+        return found if record.get("before") is None and record.get("after") is not None else None
+
+    @property
+    def drops(self) -> bool:
+        """Whether it drops the table."""
+        try:
+            record = json.loads(self.content)
+            return record["before"] is not None and record["after"] is None
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

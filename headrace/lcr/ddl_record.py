@@ -10,7 +10,15 @@ from typing import Any
 
 from headrace.base.errors import ProtocolError
 from headrace.lcr.scn import ObjectNumber
-from headrace.lcr.structure import Delta, PartKind, PartName, Structure, structure_from_json
+from headrace.lcr.structure import (
+    Delta,
+    OwnedSequence,
+    PartKind,
+    PartName,
+    Structure,
+    sequence_from_json,
+    structure_from_json,
+)
 
 __all__ = ["DdlRecord"]
 
@@ -40,6 +48,7 @@ class DdlRecord:
         user: who was logged on.
         role: as whom; `none`: as themselves.
         version: major version of the source.
+        sequences: of a new table whose rows are in the log: for each column that has one, the sequence that it owns.
     """
 
     tag: str
@@ -55,6 +64,7 @@ class DdlRecord:
     user: str = ""
     role: str = "none"
     version: int
+    sequences: Mapping[str, OwnedSequence] = field(default_factory=dict)
 
     @classmethod
     def of(cls, content: str) -> DdlRecord:
@@ -97,6 +107,10 @@ def _record(value: Mapping[str, Any]) -> DdlRecord:
         user=str(value["user"]),
         role=str(value["role"]),
         version=int(value["version"]),
+        sequences={
+            str(name): sequence_from_json(each)
+            for name, each in ((value.get("made") or {}).get("sequences") or {}).items()
+        },
     )
 
 

@@ -24,11 +24,13 @@ __all__ = [
     "ConstraintPart",
     "Delta",
     "IndexPart",
+    "OwnedSequence",
     "Part",
     "PartKind",
     "PartName",
     "Structure",
     "elements",
+    "sequence_from_json",
     "structure_from_json",
 ]
 
@@ -221,6 +223,30 @@ class Structure:
         return (*self.columns, *self.constraints, *self.indexes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedSequence:
+    """A sequence that a column of a table owns, without its value.
+
+    Args:
+        owner: its schema.
+        name: its name.
+        type: its type, printed.
+        start, increment, min, max, cache, cycle: its options.
+        kind: `a` of a default, `i` of an identity column.
+    """
+
+    owner: str
+    name: str
+    type: str
+    start: int
+    increment: int
+    min: int
+    max: int
+    cache: int
+    cycle: bool
+    kind: str
+
+
 def elements(structure: Structure | None) -> dict[PartName, Part]:
     """Return a table's parts by kind and name; no table has no parts."""
     return {} if structure is None else {part.key: part for part in structure.parts}
@@ -253,6 +279,23 @@ def structure_from_json(value: str | bytes | Mapping[str, Any]) -> Structure:
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         message = "the description of a table's structure is damaged"
+        raise ProtocolError(message, hint=ProtocolError.fix) from error
+
+
+def sequence_from_json(value: Mapping[str, Any]) -> OwnedSequence:
+    """Read a sequence of a column.
+
+    Raises:
+        ProtocolError: it is damaged.
+    """
+    try:
+        return OwnedSequence(
+            **{name: _text(value[name]) for name in ("owner", "name", "type", "kind")},
+            **{name: int(value[name]) for name in ("start", "increment", "min", "max", "cache")},
+            cycle=bool(value["cycle"]),
+        )
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        message = "the description of a column's sequence is damaged"
         raise ProtocolError(message, hint=ProtocolError.fix) from error
 
 

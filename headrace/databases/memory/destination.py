@@ -43,6 +43,8 @@ from headrace.databases.ports import (
     ComputedDifference,
     ConflictRecord,
     DdlIn,
+    DdlOutcomeKind,
+    DdlPlace,
     DestinationTable,
     EnumLabels,
     ErrorEdit,
@@ -348,6 +350,15 @@ class MemoryDestination:
         calls = self._reach().handler_calls
         for key in [key for key in calls if key[:2] == (topology, apply) and key[2] in scns]:
             del calls[key]
+
+    def ddl_outcomes(self, topology: str, apply: str, places: Collection[DdlPlace]) -> dict[DdlPlace, DdlOutcomeKind]:
+        """See `DestinationDatabase.ddl_outcomes`."""
+        history = self._reach().ddl_history
+        return {
+            each.place: each.outcome.kind
+            for each in history
+            if (each.topology, each.apply) == (topology, apply) and each.place in places
+        }
 
     def delete_errors(self, topology: str, numbers: Collection[int], *, ddl_in: DdlIn | None = None) -> frozenset[int]:
         """See `DestinationDatabase.delete_errors`."""

@@ -243,7 +243,7 @@ class MemorySession:
         self._in_transaction()
         self._rows.remove(self._store.tables[table.owner, table.name], int(number))
 
-    def change_table(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+    def change_table(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """See `DestinationSession.change_table`."""
         self._in_transaction()
         try:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports.conflicts import ConflictRecord
-    from headrace.databases.ports.ddl import DdlIn
+    from headrace.databases.ports.ddl import DdlIn, DdlOutcomeKind, DdlPlace
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
     from headrace.databases.ports.instantiations import ArrivalSeen, Carried, Instantiation, OtherCopy
     from headrace.databases.ports.planning import (
@@ -308,6 +308,16 @@ class ApplyRecords(Protocol):
             epoch: of its driver; a record with a higher one stays.
             configuration: JSON-able (`spark_apply.driver.described`).
             state: likewise.
+        """
+        ...
+
+    def ddl_outcomes(self, topology: str, apply: str, places: Collection[DdlPlace]) -> dict[DdlPlace, DdlOutcomeKind]:
+        """Return what became of DDL changes, as last recorded; those without a record are missing.
+
+        Args:
+            topology: its name.
+            apply: the apply process.
+            places: of the changes in the source's log.
         """
         ...
 

@@ -173,7 +173,7 @@ class WriteSession(Protocol):
         """
         ...
 
-    def change_table(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+    def change_table(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """Change a table's structure as the source's was changed, and record the outcome, inside the transaction.
 
         Each part of the table that the change touches must be here as the source has it after the change (nothing is
@@ -181,9 +181,16 @@ class WriteSession(Protocol):
         other one as it was. Descriptions of the table from before, and from after when the transaction is rolled back,
         are not used again. A commit of the transaction waits for the disk.
 
+        A new table whose rows are in the log of the topology (`DdlChange.creation`) is created, or found here: equal,
+        empty and of nobody else. It gets an instantiation record in the same transaction: DONE at the place's order
+        SCN, from which on all its rows are in the log. A dropped table is dropped, if it is the one that was recorded
+        for the apply process, with its record.
+
         Args:
             change: what the source recorded.
             place: of the change in the source's log, for the record and for the operator's wish to skip it.
+            is_in_order: False: of an error transaction, so that later changes of a new table may have been left out.
+                It is then recorded as one to be copied (COPYING at SCN 1).
 
         Raises:
             DataError: with `DDL_REFUSED` in the context: the table is neither as before nor as after, or the database

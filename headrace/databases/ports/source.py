@@ -63,12 +63,14 @@ class CapturedTable:
             capture one table have the same.
         owner, name: the table's current name; for a partitioned table, the root's.
         object_numbers: its own number and those of its partitions, as table descriptions in the log have them.
+        is_made: its CREATE TABLE put it into the log (`headrace.lcr.ddl.Creation`): all its rows are there.
     """
 
     identity: str
     owner: str
     name: str
     object_numbers: tuple[ObjectNumber, ...]
+    is_made: bool = False
 
 
 class Snapshot(Protocol):
