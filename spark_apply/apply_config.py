@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from headrace.base.errors import ConfigError
 from headrace.databases.connectors import DatabaseAccess
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.lcr.tags import DEFAULT_APPLY_TAG
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.rules.clients_before import ClientsBefore
     from headrace.rules.rule import RuleSet
 
-__all__ = ["COPIES_BESIDE", "ApplyConfig", "TableToInstantiate"]
+__all__ = ["COPIES_BESIDE", "ApplyConfig", "ReplicatedTables", "TableToInstantiate"]
 
 # Tasks of an apply process that copy tables while others are applied: one reads while the other writes. More would
 # compete with the apply servers for the databases, and each takes a replication origin at the destination.
@@ -54,6 +55,8 @@ class TableToInstantiate:
         shared_by: for a table that all sites send to each other (`topology.routing.ways.shared_by`): of each further
             site that writes the destination table, the apply process here and the one at the source.
         part_of: for a partition that is copied alone, the name of its table at the source; None: a whole table.
+        as_of: for a table that DDL made: the source named it, with this name, at this SCN. Until everything below is
+            applied, its CREATE TABLE may still arrive, so without a record it is not copied. FIRST_SCN: not made by DDL.
     """
 
     identity: str
@@ -68,6 +71,7 @@ class TableToInstantiate:
     transformations: tuple[Transformation, ...] = ()
     shared_by: tuple[tuple[str, str], ...] = ()
     part_of: TableName | None = None
+    as_of: Scn = FIRST_SCN
 
     def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:
         """Map its source columns, `names`, to (name at the destination, source column or operation that adds it).
@@ -78,6 +82,50 @@ class TableToInstantiate:
         return columns_at_the_end(names, self.transformations, table=str(self.source))
 
 
+class ReplicatedTables(Sequence[TableToInstantiate]):
+    """The tables that an apply process replicates now: DDL adds and removes some while it runs.
+
+    One thread changes them. The others may read them at any time, and see all tables before a change, or all after it.
+
+    Args:
+        tables: to begin with.
+    """
+
+    def __init__(self, tables: Iterable[TableToInstantiate] = ()) -> None:
+        self._tables = tuple(tables)
+
+    @overload
+    def __getitem__(self, place: int) -> TableToInstantiate: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[TableToInstantiate, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> TableToInstantiate | tuple[TableToInstantiate, ...]:
+        return self._tables[place]
+
+    def __iter__(self) -> Iterator[TableToInstantiate]:
+        return iter(self._tables)  # of one moment, also if it takes long
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __repr__(self) -> str:
+        return repr(self._tables)
+
+    def add(self, table: TableToInstantiate) -> None:
+        """Add a table. Those of its identity or with its name at the destination are removed."""
+        others = (each for each in self._tables if each.destination != table.destination)
+        self._tables = (*(each for each in others if each.identity != table.identity), table)
+
+    def put(self, table: TableToInstantiate) -> None:
+        """Replace the table of the same identity; nothing happens without one."""
+        self._tables = tuple(table if each.identity == table.identity else each for each in self._tables)
+
+    def remove(self, identity: str) -> None:
+        """Remove a table; nothing happens without it."""
+        self._tables = tuple(each for each in self._tables if each.identity != identity)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyConfig:
     """Everything one incarnation of an apply process needs.
@@ -86,7 +134,7 @@ class ApplyConfig:
         source: the source site and its database (for instantiation and comparison).
         destination: the site applied to.
         queue: name of the queue it dequeues from.
-        tables: the tables it replicates.
+        tables: the tables it replicates; they become `replicated`, which changes when DDL makes and drops tables.
         tag: tag of its changes; empty: a NULL tag.
         parallelism: number of apply servers.
         group_transactions: most source transactions in one destination transaction.
@@ -112,7 +160,7 @@ class ApplyConfig:
     source: DatabaseAccess
     destination: DatabaseAccess
     queue: str
-    tables: tuple[TableToInstantiate, ...] = ()
+    tables: Sequence[TableToInstantiate] = ()
     tag: bytes = DEFAULT_APPLY_TAG
     parallelism: int = 2
     group_transactions: int = GROUP_TRANSACTIONS_DEFAULT
@@ -134,3 +182,11 @@ class ApplyConfig:
         if self.parallelism < 1 or self.group_transactions < 1 or self.group_rows < 1:
             message = f"apply {self.apply}: parallelism, group_transactions and group_rows are at least 1"
             raise ConfigError(message)
+        if not isinstance(self.tables, ReplicatedTables):
+            object.__setattr__(self, "tables", ReplicatedTables(self.tables))
+
+    @property
+    def replicated(self) -> ReplicatedTables:
+        """The tables that it replicates now: `tables`, to be changed by whoever applies DDL."""
+        assert isinstance(self.tables, ReplicatedTables)
+        return self.tables
