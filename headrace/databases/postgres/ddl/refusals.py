@@ -10,9 +10,17 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from headrace.lcr.ddl_record import DdlRecord
-from headrace.lcr.structure import ColumnPart, Part, Structure
+from headrace.lcr.structure import ColumnPart, ConstraintPart, Part, Structure
 
-__all__ = ["ATTRIBUTES", "column_refusal", "concurrent_refusal", "part_refusal", "refusal"]
+__all__ = [
+    "ATTRIBUTES",
+    "column_refusal",
+    "concurrent_refusal",
+    "creation_refusal",
+    "drop_refusal",
+    "part_refusal",
+    "refusal",
+]
 
 ATTRIBUTES: Mapping[str, Callable[[ColumnPart], object]] = {
     "type": lambda column: (column.type_name, column.collation),
@@ -42,19 +50,15 @@ def refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
 
 def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterator[str]:
     before, after = record.before, record.after
-    if record.version != version:
-        yield (
-            f"definitions of PostgreSQL {record.version} and {version} cannot be compared: the source and the"
-            " destination need the same major version"
-        )
+    yield from _other_version(record, version)
     if after is None:
-        yield "dropped tables are not replicated"
+        yield "the table was dropped"
         return
     if not record.is_known:
         yield "the table before the change is not known"
         return
     if before is None:
-        yield "created tables are not replicated"
+        yield "the source did not publish the table when it was created: the next headrace up copies it"
         return
     if (before.owner, before.name) != (after.owner, after.name):
         yield "other names and schemas of tables are not replicated"
@@ -69,6 +73,61 @@ def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterato
         yield "the destination has no such table"
         return
     yield from _unusual(here, " at the destination")
+
+
+def creation_refusal(record: DdlRecord, version: int) -> str:
+    """Return why a new table is not created at a destination; empty: it is.
+
+    The source publishes none of these tables. A record of another version of Headrace may.
+
+    Args:
+        record: of a table that was not there before.
+        version: major version of the destination.
+    """
+    return next(_creation_reasons(record, version), "")
+
+
+def _creation_reasons(record: DdlRecord, version: int) -> Iterator[str]:
+    yield from _other_version(record, version)
+    after = record.after
+    if after is None:
+        yield "the table was dropped"
+        return
+    yield from _unusual(after, "")
+    if after.persistence != "p":
+        yield "it is unlogged"
+    for part in after.parts:
+        if isinstance(part, ConstraintPart) and part.is_foreign_key:
+            continue  # it is left out
+        if part.calls:
+            yield f"{part.key} {_CALLS}"
+    for column in after.columns:
+        if column.identity and column.name not in record.sequences:
+            yield f"{column.key} is an identity column, whose sequence is not known"
+        if column.not_valid:
+            yield f"{column.key} has a NOT NULL that is not valid yet"
+
+
+def drop_refusal(before: Structure | None, here: Structure | None) -> str:
+    """Return why a table is not dropped at a destination, whatever it is called; empty: it may be.
+
+    Args:
+        before: the table as the source last knew it.
+        here: the table at the destination; None: there is none.
+    """
+    reasons = [
+        *([] if before is None else _unusual(before, "")),
+        *([] if here is None else _unusual(here, " at the destination")),
+    ]
+    return next(iter(reasons), "")
+
+
+def _other_version(record: DdlRecord, version: int) -> Iterator[str]:
+    if record.version != version:
+        yield (
+            f"definitions of PostgreSQL {record.version} and {version} cannot be compared: the source and the"
+            " destination need the same major version"
+        )
 
 
 def _unusual(table: Structure, where: str) -> Iterator[str]:

@@ -33,6 +33,8 @@ from headrace.databases.ports import (
     ComputedDifference,
     ConflictRecord,
     DdlIn,
+    DdlOutcomeKind,
+    DdlPlace,
     DestinationTable,
     EnumLabels,
     ErrorEdit,
@@ -78,6 +80,7 @@ from headrace.databases.postgres.destination.planning import plan_destination
 from headrace.databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from headrace.databases.postgres.destination.records import error_queue as destination_errors
 from headrace.databases.postgres.destination.records.conflict_history import conflicts as conflict_history
+from headrace.databases.postgres.destination.records.ddl_history import read_outcomes
 from headrace.databases.postgres.destination.records.removal import may_use_schema, remove_origins, remove_rows
 from headrace.databases.postgres.destination.records.schema import (
     CLAIM_LOCK,
@@ -446,6 +449,13 @@ class PostgresDestination:
         """Delete error transactions."""
         with self._use("deleting error transactions") as connection, connection.transaction():
             return destination_errors.delete_errors(connection, topology, numbers, outcome="DELETED", ddl_in=ddl_in)
+
+    def ddl_outcomes(self, topology: str, apply: str, places: Collection[DdlPlace]) -> dict[DdlPlace, DdlOutcomeKind]:
+        """Return what became of DDL changes."""
+        if not places:
+            return {}
+        with self._use("asking what became of DDL changes") as connection:
+            return read_outcomes(connection, topology, apply, places)
 
     # ------------------------------------------------------------------ instantiation
 

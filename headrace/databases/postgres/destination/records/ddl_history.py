@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from headrace.databases.ports import DdlOutcomeKind, DdlPlace
 from headrace.databases.postgres.connection import storable
 from headrace.lcr.table_name import literal
 
 if TYPE_CHECKING:
     import psycopg
 
-    from headrace.databases.ports import DdlOutcome, DdlPlace
+    from headrace.databases.ports import DdlOutcome
     from headrace.lcr.ddl import DdlChange
 
-__all__ = ["HISTORY_MAX", "record_ddl", "skip_statement", "take_skip"]
+__all__ = ["HISTORY_MAX", "read_outcomes", "record_ddl", "skip_statement", "take_skip"]
 
 HISTORY_MAX = 10_000
 """Changes to keep for each apply process: years of them, a few MB."""
@@ -23,6 +25,11 @@ _TAKE_SKIP = (
 )
 _RECORD = """INSERT INTO headrace.ddl_history (topology, apply, source, transaction_id, order_scn, "position", command, owner, name,
     ddl_text, statements, outcome, reason) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"""
+# A transaction's changes differ in their positions. The latest record counts: an error transaction may be executed later.
+_OUTCOMES = """SELECT DISTINCT ON (h.source, h.order_scn, h."position") h.source, h.order_scn, h."position", h.outcome
+FROM headrace.ddl_history h
+JOIN unnest(%s::text[], %s::int8[], %s::int8[]) AS asked (source, order_scn, "position") USING (source, order_scn, "position")
+WHERE h.topology = %s AND h.apply = %s ORDER BY h.source, h.order_scn, h."position", h.number DESC"""
 # It was recorded while its table was being copied, and is made since the table has joined.
 _REPLACE = """DELETE FROM headrace.ddl_history WHERE topology = %s AND apply = %s AND order_scn = %s AND "position" = %s
     AND outcome = 'NOT APPLIED'"""
@@ -80,3 +87,20 @@ def record_ddl(
     connection.execute(_REPLACE, (topology, apply, place.order_scn, place.position))
     connection.execute(_RECORD, (topology, apply, place.source, *numbers, *texts, statements, *what))
     connection.execute(_FORGET, {"topology": topology, "apply": apply, "kept": HISTORY_MAX})
+
+
+def read_outcomes(
+    connection: psycopg.Connection[Any], topology: str, apply: str, places: Collection[DdlPlace]
+) -> dict[DdlPlace, DdlOutcomeKind]:
+    """Return what became of DDL changes, as last recorded; those without a record are missing.
+
+    Args:
+        connection: to the destination.
+        topology: name of the topology.
+        apply: name of the apply process.
+        places: places of the changes in the source's log.
+    """
+    asked = {(place.source, place.order_scn, place.position): place for place in places}
+    columns = [list(each) for each in zip(*asked, strict=True)] or [[], [], []]
+    rows = connection.execute(_OUTCOMES.encode(), (*columns, topology, apply)).fetchall()
+    return {asked[source, scn, position]: DdlOutcomeKind(outcome) for source, scn, position, outcome in rows}

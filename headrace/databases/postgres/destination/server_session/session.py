@@ -11,7 +11,7 @@ Objects, each with its own part of the state
     DescribedTables       the tables, and checks that their descriptions are up to date
     WritePlans            statements by form of write, and the types they need
     SetWriter             sends the writes
-    TableChanges          changes tables as DDL LCRs say
+    TableChanges          changes, creates and drops tables as DDL LCRs say
     SessionTimes          latest_timestamp: times that the session knows and notes
     RowFinder             reads the rows that conflict with a write
     UsersSql              handlers, roles and triggers, guarded by SessionGuard
@@ -340,10 +340,10 @@ class PostgresSession:
         """Delete a row that `find_rows` found."""
         self._writer.remove_row(table, number)
 
-    def change_table(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
-        """Change a table's structure as the source's was changed, and record the outcome."""
+    def change_table(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
+        """Change, create or drop a table as the source did, and record the outcome."""
         self._waits_for_disk = True
-        return self._table_changes.change(change, place)
+        return self._table_changes.change(change, place, is_in_order=is_in_order)
 
     # ------------------------------------------------------------------ conflicts and times
 

@@ -1,11 +1,12 @@
 """DDL changes in an apply server's transaction.
 
 Job
-    Change a table as its source was changed, prove the result, and record the outcome: in the transaction of the data.
+    Change, create or drop a table as its source did, prove the result, and record the outcome: in the transaction of
+    the data.
 
 Main path
     change -> the operator's skip -> plan_changes -> deferred checks of rows -> as the table's owner: statements, proof ->
-    record_ddl.
+    record_ddl. New and dropped tables: `new_tables`.
 
 Errors
     What refuses the change itself is a `DataError` with `DDL_REFUSED` in its context: its hint has the ways out. A lock,
@@ -25,9 +26,9 @@ from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.structure_query import read_kept_values, read_structure
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
+from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
-from headrace.databases.postgres.pipeline import Statement
 from headrace.lcr.ddl_record import DdlRecord
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_t
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
 _IS_SUPERUSER = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
-_SHOWN_MAX = 500  # characters of a statement in a message
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
 
 _T = TypeVar("_T")
@@ -77,8 +77,9 @@ class TableChanges:
     ) -> None:
         self._identity, self._transaction = identity, transaction
         self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
+        self._new_tables = NewTables(identity, transaction, tables, self._as_owner)
 
-    def change(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+    def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """Change a table and record the outcome, as `DestinationSession.change_table` says."""
         identity, connection = self._identity, self._transaction.connection
         with self._transaction.own_statements("reading which DDL to skip"):
@@ -86,19 +87,35 @@ class TableChanges:
         outcome = (
             DdlOutcome(kind=DdlOutcomeKind.SKIPPED, reason="headrace.ddl_skip named it")
             if is_skipped
-            else self._change(change, place)
+            else self._change(change, place, is_in_order=is_in_order)
         )
         with self._transaction.own_statements("recording a DDL change"):
             record_ddl(connection, identity.topology, identity.apply, change, place, outcome)
         return outcome
 
-    def _change(self, change: DdlChange, place: DdlPlace) -> DdlOutcome:
+    def _change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         if reason := change.why_not_made:  # the table may be being copied: it is not even read
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
+        with self._refusing(change, place):
+            record = DdlRecord.of(change.content)
+            if creation := change.creation:
+                return self._new_tables.create(creation, record, place, is_in_order=is_in_order)
+        return self._drop(change, record, place) if record.after is None else self._alter(change, record, place)
+
+    def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+        with self._refusing(change, place):
+            found = self._new_tables.dropping(change.base_table, record, place)
+        if isinstance(found, DdlOutcome):
+            return found
+        self._check_rows(change, place)
+        with self._refusing(change, place):
+            return self._new_tables.drop(found)
+
+    def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         here = self._structure(change.base_table)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
-            plan = plan_changes(DdlRecord.of(change.content), here, version)
+            plan = plan_changes(record, here, version)
         if plan.refusal or here is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=plan.refusal)
         others = other_values(plan, self._kept_values(change.base_table)) if plan.passed_over else ()
@@ -199,11 +216,7 @@ class TableChanges:
         return [*first, *last]
 
     def _run(self, statements: tuple[str, ...]) -> tuple[str, ...]:
-        # Not through psycopg: behind a DROP or an ALTER it deallocates the statements that others have prepared.
-        for statement in statements:
-            shown = statement if len(statement) <= _SHOWN_MAX else f"{statement[:_SHOWN_MAX]}..."
-            self._transaction.run([Statement(sql=statement)], shown)
-        return statements
+        return run_ddl(self._transaction, statements)
 
     def _file(self, table: TableName) -> int:
         """Return the number of the file that has the table's rows."""

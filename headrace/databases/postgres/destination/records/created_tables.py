@@ -1,0 +1,171 @@
+"""Records of tables that DDL makes or drops, in an apply server's transaction: they decide what is applied and copied.
+
+A new table is recorded in the transaction that makes it. With the record its changes are applied, without it the table is
+copied: there is no other truth.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.databases.postgres.connection import qualified
+from headrace.databases.table_digest import TableDigest
+from headrace.lcr.table_name import TableName
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from headrace.databases.ports import DdlPlace
+    from headrace.databases.postgres.destination.fencing import SessionIdentity
+    from headrace.lcr.scn import ObjectNumber
+
+__all__ = ["RecordOf", "forget", "gone_records", "record_created", "records_of", "referring_keys"]
+
+_IS_CURRENT = "i.recorded_in = 'headrace.instantiation'::pg_catalog.regclass"  # else the OIDs are from before a restore
+_COPIED_AGAIN = "to be copied again"
+
+_RECORDS = f"""SELECT i.topology, i.apply, i.source, i.identity FROM headrace.instantiation i
+WHERE {_IS_CURRENT} AND i.relation = pg_catalog.to_regclass(%s)::pg_catalog.oid AND i.state <> 'LEFT' ORDER BY 1, 2, 3, 4"""
+_GONE = f"""SELECT i.topology, i.apply, i.source, i.identity FROM headrace.instantiation i
+WHERE {_IS_CURRENT} AND i.topology = %s AND i.apply = %s AND i.source = %s
+  AND i.relation IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = i.relation) ORDER BY 4"""
+# The record of an earlier table of the name. One whose table was only renamed here stays.
+_REPLACE = f"""DELETE FROM headrace.instantiation i WHERE i.topology = %(topology)s AND i.apply = %(apply)s AND i.source = %(source)s
+  AND i.owner = %(owner)s AND i.name = %(name)s AND i.identity <> %(identity)s
+  AND NOT coalesce({_IS_CURRENT} AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = i.relation
+    AND c.oid <> pg_catalog.to_regclass(%(relation)s)::pg_catalog.oid), false)"""
+_RECORD = """INSERT INTO headrace.instantiation (topology, apply, source, identity, owner, name, scn, state, row_count, digest,
+    problem, changed_at, relation, recorded_in)
+VALUES (%(topology)s, %(apply)s, %(source)s, %(identity)s, %(owner)s, %(name)s, %(scn)s, %(state)s, 0, %(digest)s, %(problem)s,
+    pg_catalog.clock_timestamp(), pg_catalog.to_regclass(%(relation)s), 'headrace.instantiation'::pg_catalog.regclass)
+ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner, name = excluded.name, scn = excluded.scn,
+    state = excluded.state, row_count = excluded.row_count, digest = excluded.digest, problem = excluded.problem,
+    changed_at = excluded.changed_at, relation = excluded.relation, recorded_in = excluded.recorded_in"""
+_FORGET = tuple(
+    f"DELETE FROM headrace.{table} WHERE topology = %s AND apply = %s AND source = %s AND identity = %s"
+    for table in ("instantiation", "row_mark")
+)
+# Foreign keys of partitioned tables cannot be dropped alone, and those of a partition follow its table.
+_REFERRING = f"""SELECT n.nspname::text, c.relname::text, k.conname::text FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = k.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE k.contype = 'f' AND k.confrelid = pg_catalog.to_regclass(%s)::pg_catalog.oid AND k.conrelid <> k.confrelid
+  AND k.conparentid = 0 AND c.relkind = 'r' AND EXISTS (SELECT FROM headrace.instantiation i WHERE {_IS_CURRENT}
+    AND i.topology = %s AND i.apply = %s AND i.source = %s AND i.relation = k.conrelid AND i.state <> 'LEFT')
+ORDER BY 1, 2, 3"""
+
+
+class RecordOf(NamedTuple):
+    """Whose record of a table one is.
+
+    Args:
+        topology: its name.
+        apply: the apply process.
+        source: the site of the source's table.
+        identity: of the source's table (`CapturedTable.identity`).
+    """
+
+    topology: str
+    apply: str
+    source: str
+    identity: str
+
+    def is_of(self, identity: SessionIdentity, source: str) -> bool:
+        """Return whether it is an apply process's record of a table of this source."""
+        return (self.topology, self.apply, self.source) == (identity.topology, identity.apply, source)
+
+    def is_numbered(self, number: ObjectNumber) -> bool:
+        """Return whether it is of the source's table with this number, which no later table of its name has."""
+        return self.identity.split(".")[2:3] == [str(number)]
+
+    def __str__(self) -> str:
+        return f"apply process {self.apply} of topology {self.topology} (from {self.source})"
+
+
+def records_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[RecordOf, ...]:
+    """Return all records of the table that has a name now, of any apply process; not those that left.
+
+    Args:
+        connection: connection of the session, in its transaction, with its own rights.
+        table: its name.
+    """
+    return tuple(RecordOf(*row) for row in connection.execute(_RECORDS.encode(), (qualified(*table),)))
+
+
+def gone_records(
+    connection: psycopg.Connection[Any], identity: SessionIdentity, source: str, number: ObjectNumber
+) -> tuple[RecordOf, ...]:
+    """Return an apply process's records of a table of the source whose table here is gone.
+
+    Args:
+        connection: as for `records_of`.
+        identity: of the session.
+        source: site of the source.
+        number: the source's number of the table.
+    """
+    rows = connection.execute(_GONE.encode(), (identity.topology, identity.apply, source))
+    return tuple(found for row in rows if (found := RecordOf(*row)).is_numbered(number))
+
+
+def record_created(
+    connection: psycopg.Connection[Any],
+    identity: SessionIdentity,
+    table: TableName,
+    made: str,
+    place: DdlPlace,
+    *,
+    is_in_order: bool,
+) -> None:
+    """Record a new table, and delete the record of an earlier table of its name.
+
+    All its rows are in the transaction of the DDL LCR, or in later ones.
+
+    Args:
+        connection: as for `records_of`.
+        identity: of the session.
+        table: its name.
+        made: identity of the source's table.
+        place: of its DDL LCR.
+        is_in_order: False: rows were left out meanwhile, so the table is to be copied.
+    """
+    values = {
+        "topology": identity.topology,
+        "apply": identity.apply,
+        "source": place.source,
+        "identity": made,
+        "owner": table.owner,
+        "name": table.name,
+        "relation": qualified(*table),
+        "scn": place.order_scn if is_in_order else 1,
+        "state": "DONE" if is_in_order else "COPYING",
+        # Without a digest, the record would be one of a table whose rows were kept (`Instantiation.is_kept`).
+        "digest": str(TableDigest()) if is_in_order else "",
+        "problem": "" if is_in_order else _COPIED_AGAIN,
+    }
+    for statement in (_REPLACE, _RECORD):
+        connection.execute(statement.encode(), values)
+
+
+def forget(connection: psycopg.Connection[Any], record: RecordOf) -> None:
+    """Delete a table's record and its mark.
+
+    Args:
+        connection: as for `records_of`.
+        record: the record.
+    """
+    for statement in _FORGET:
+        connection.execute(statement.encode(), record)
+
+
+def referring_keys(
+    connection: psycopg.Connection[Any], identity: SessionIdentity, source: str, table: TableName
+) -> tuple[tuple[TableName, str], ...]:
+    """Return the foreign keys that refer to a table, of other tables of the same source: their table, and their name.
+
+    Args:
+        connection: as for `records_of`.
+        identity: of the session.
+        source: site of the source.
+        table: the table that they refer to.
+    """
+    rows = connection.execute(_REFERRING.encode(), (qualified(*table), identity.topology, identity.apply, source))
+    return tuple((TableName(owner, name), key) for owner, name, key in rows)

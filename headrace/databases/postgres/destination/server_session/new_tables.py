@@ -1,0 +1,333 @@
+"""New and dropped tables in an apply server's transaction.
+
+Main path
+    create    the owner here -> nothing has the name: statements, proof -> record_created
+                             -> an equal, empty table of nobody else: record_created
+    drop      the recorded table of this name -> foreign keys of other tables of its source -> DROP TABLE -> its record
+
+A table that is there already is never filled twice, and never overwritten: with rows, in another form, or of another
+apply process it refuses the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from headrace.base.errors import DataError
+from headrace.databases.ports import DdlOutcome, DdlOutcomeKind
+from headrace.databases.postgres.connection import qualified, quote
+from headrace.databases.postgres.ddl.creation import PlannedCreation, check_creation, other_form, plan_creation
+from headrace.databases.postgres.ddl.refusals import drop_refusal
+from headrace.databases.postgres.ddl.structure_query import read_structure
+from headrace.databases.postgres.destination.records.created_tables import (
+    RecordOf,
+    forget,
+    gone_records,
+    record_created,
+    records_of,
+    referring_keys,
+)
+from headrace.databases.postgres.destination.records.table_records import other_copies
+from headrace.databases.postgres.pipeline import Statement
+from headrace.lcr.table_name import TableName
+
+if TYPE_CHECKING:
+    from headrace.databases.ports import DdlPlace
+    from headrace.databases.postgres.destination.fencing import SessionIdentity
+    from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
+    from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
+    from headrace.lcr.ddl import Creation
+    from headrace.lcr.ddl_record import DdlRecord
+    from headrace.lcr.structure import Structure
+
+__all__ = ["Dropping", "NewTables", "run_ddl"]
+
+_SHOWN_MAX = 500  # characters of a statement in a message
+_SET_FROM = 160000  # from this version on, a member of a role may be forbidden to take it
+_KINDS = {
+    "v": "a view",
+    "m": "a materialized view",
+    "S": "a sequence",
+    "f": "a foreign table",
+    "c": "a type",
+    "i": "an index",
+    "I": "an index",
+    "p": "a partitioned table",
+}
+_KIND = """SELECT c.relkind::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s"""
+# A role whose rights the session does not inherit could own a table that the session cannot write.
+_OWNER = """SELECT current_user::text, (SELECT pg_catalog.pg_has_role(r.oid, %s) AND pg_catalog.pg_has_role(r.oid, 'USAGE')
+  FROM pg_catalog.pg_roles r WHERE r.rolname = %s)"""
+_LACKING = """SELECT ARRAY(SELECT p FROM unnest(ARRAY['USAGE', 'CREATE']) p WHERE NOT pg_catalog.has_schema_privilege(%s, n.oid, p))
+FROM pg_catalog.pg_namespace n WHERE n.nspname = %s"""
+_COPIED_NEXT = "the next headrace up copies it"
+_NOT_CAPTURED = "the log of this topology does not have its rows"
+
+_T = TypeVar("_T")
+
+
+class AsOwner(Protocol):
+    """Runs something with the rights of a table's owner (`TableChanges`)."""
+
+    def __call__(self, here: Structure, run: Callable[[], _T], /) -> _T:
+        """Run it with the rights of the role of `here`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropping:
+    """A table that is to be dropped.
+
+    Args:
+        here: the table.
+        record: the apply process's record of it.
+        keys: foreign keys of other tables that go with it.
+    """
+
+    here: Structure
+    record: RecordOf
+    keys: tuple[tuple[TableName, str], ...]
+
+
+class NewTables:
+    """Creates and drops one session's tables, over the session's objects.
+
+    Args:
+        identity: identity of the session.
+        transaction: transaction of the session.
+        tables: tables of the session; their descriptions end with a change.
+        as_owner: runs something with the rights of a table's owner.
+    """
+
+    def __init__(
+        self,
+        identity: SessionIdentity,
+        transaction: SessionTransaction,
+        tables: DescribedTables,
+        as_owner: AsOwner,
+    ) -> None:
+        self._identity, self._transaction, self._tables, self._as_owner = identity, transaction, tables, as_owner
+
+    # ------------------------------------------------------------------ creating
+
+    def create(self, creation: Creation, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
+        """Create a table, or take over the one that is here, and record it.
+
+        Args:
+            creation: how its rows get into the log.
+            record: what the source recorded.
+            place: of the change in the source's log.
+            is_in_order: no change behind it was left out.
+
+        Raises:
+            DataError: the table cannot be created, or another one has its name.
+        """
+        made = creation.identities.get(self._identity.topology)
+        if made is None or record.after is None:
+            return _not_applied(f"{creation.why_not or _NOT_CAPTURED}; {_COPIED_NEXT}")
+        table = TableName.of(record.after)
+        role, remark = self._role(record.after.role)
+        plan = plan_creation(record, role, self._transaction.connection.info.server_version // 10_000)
+        if plan.refusal:
+            return _not_applied(f"{plan.refusal}; {_COPIED_NEXT}")
+        found = self._kind(table)
+        if found is None:
+            statements = self._make(plan, table)
+            outcome = DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=statements, reason=_joined(remark, plan))
+        elif self._is_recorded(plan, table, found, made, place):
+            # Its copy has begun: whatever that needs follows from the record.
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason="it is recorded already")
+        else:
+            self._require_empty(table)
+            outcome = DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=_joined("", plan))
+        with self._transaction.own_statements("recording a new table"):
+            connection = self._transaction.connection
+            record_created(connection, self._identity, table, made, place, is_in_order=is_in_order)
+        if is_in_order:
+            return outcome
+        said = "; ".join(filter(None, [outcome.reason, "made from the error queue: the table is copied"]))
+        return DdlOutcome(kind=outcome.kind, statements=outcome.statements, reason=said)
+
+    def _role(self, wanted: str) -> tuple[str, str]:
+        """Return the role that is to own a table, and why it is not the source's; empty: it is."""
+        connection = self._transaction.connection
+        right = "SET" if connection.info.server_version >= _SET_FROM else "MEMBER"
+        with self._transaction.own_statements("asking who is to own a table"):
+            row = connection.execute(_OWNER, (right, wanted)).fetchone()
+        assert row is not None
+        own, may = str(row[0]), row[1]
+        if may or wanted == own:
+            return wanted, ""
+        why = f"there is no role {wanted}" if may is None else f"{own} may not act as {wanted}, or lacks its rights"
+        return own, f"its owner here is {own}: {why}"
+
+    def _kind(self, table: TableName) -> str | None:
+        with self._transaction.own_statements(f"looking for {table}"):
+            row = self._transaction.connection.execute(_KIND, table).fetchone()
+        return None if row is None else str(row[0])
+
+    def _make(self, plan: PlannedCreation, table: TableName) -> tuple[str, ...]:
+        """Create the table and prove it; return the statements."""
+        wanted = plan.structure
+        with self._transaction.own_statements("asking for rights"):
+            row = self._transaction.connection.execute(_LACKING, (wanted.role, table.owner)).fetchone()
+        if row is None:
+            schema = quote(table.owner)
+            message = f"CREATE TABLE of table {table}: there is no schema {schema} here"
+            raise DataError(message, hint=f"CREATE SCHEMA {schema}", table=str(table))
+        if row[0]:
+            grant = f"GRANT {', '.join(row[0])} ON SCHEMA {quote(table.owner)} TO {quote(wanted.role)}"
+            message = (
+                f"CREATE TABLE of table {table}: {wanted.role}, who is to own it here, lacks {' and '.join(row[0])}"
+            )
+            raise DataError(f"{message} on its schema", hint=grant, table=str(table))
+        # Also when it fails: descriptions from behind it are no use when it is undone.
+        self._tables.changed()
+        return self._as_owner(wanted, lambda: self._run_all(plan, table))
+
+    def _run_all(self, plan: PlannedCreation, table: TableName) -> tuple[str, ...]:
+        run_ddl(self._transaction, plan.statements)
+        last = plan.last_statements(self._structure(table))
+        run_ddl(self._transaction, last)
+        check_creation(plan, self._structure(table))
+        return (*plan.statements, *last)
+
+    def _is_recorded(self, plan: PlannedCreation, table: TableName, kind: str, made: str, place: DdlPlace) -> bool:
+        """Return whether the table that has the name is recorded as the new one; else it may take its place.
+
+        Raises:
+            DataError: it may not.
+        """
+        if kind != "r":
+            raise _taken(table, f"the destination has {_KINDS.get(kind, 'something else')} of that name")
+        records = self._records(table)
+        if any(each.is_of(self._identity, place.source) and each.identity == made for each in records):
+            return True
+        here = self._structure(table)
+        if records:
+            said = ", ".join(dict.fromkeys(map(str, records)))
+            raise _taken(table, f"the destination's table of that name is recorded for another one: {said}")
+        others = self._others(table)
+        if others:
+            raise _taken(table, f"the destination's table of that name has rows of {others}")
+        lacking = "the server does not show it" if here is None else other_form(plan, here)
+        if lacking:
+            raise _taken(table, f"the destination has another table of that name: {lacking}")
+        return False
+
+    def _require_empty(self, table: TableName) -> None:
+        """Lock a table against writers until the transaction ends, and check that it has no rows.
+
+        Raises:
+            DataError: it has.
+            DatabaseUnavailable: others use it.
+        """
+        lock = Statement(sql=f"LOCK TABLE ONLY {qualified(*table)} IN SHARE ROW EXCLUSIVE MODE NOWAIT")
+        self._transaction.run([lock], f"locking {table}")
+        with self._transaction.own_statements(f"looking whether {table} is empty"):
+            query = f"SELECT EXISTS (SELECT FROM ONLY {qualified(*table)})"
+            row = self._transaction.connection.execute(query.encode()).fetchone()
+        if row is not None and row[0]:
+            message = f"CREATE TABLE of table {table}: the destination has a table of that name with rows"
+            raise DataError(message, hint=f"TRUNCATE {qualified(*table)}, or drop it", table=str(table))
+
+    # ------------------------------------------------------------------ dropping
+
+    def dropping(self, table: TableName, record: DdlRecord, place: DdlPlace) -> Dropping | DdlOutcome:
+        """Return what a dropped table means here: the table to drop, or why there is none.
+
+        Args:
+            table: its name.
+            record: what the source recorded.
+            place: of the change in the source's log.
+        """
+        identity, connection = self._identity, self._transaction.connection
+        here = self._structure(table)
+        if reason := drop_refusal(record.before, here):
+            return _not_applied(reason)
+        if self._kind(table) is None:
+            with self._transaction.own_statements("looking for a table's record"):
+                for each in gone_records(connection, identity, place.source, record.relation):
+                    forget(connection, each)
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
+        records = self._records(table)
+        own = [each for each in records if each.is_of(identity, place.source) and each.is_numbered(record.relation)]
+        if not own or here is None:
+            return _not_applied("the destination's table of that name is not the one that was copied")
+        others = ", ".join(dict.fromkeys(str(each) for each in records if each not in own)) or self._others(table)
+        if others:
+            return _not_applied(f"it is dropped at one of its sources only: it has rows of {others}, too")
+        with self._transaction.own_statements("looking for foreign keys"):
+            keys = referring_keys(connection, identity, place.source, table)
+        return Dropping(here=here, record=own[0], keys=keys)
+
+    def drop(self, found: Dropping) -> DdlOutcome:
+        """Drop a table with the foreign keys that refer to it, and delete its record.
+
+        At the source no foreign key can be left. Views, and foreign keys of tables that only the destination has, refuse.
+
+        Args:
+            found: what `dropping` returned; no check of its rows is pending.
+
+        Raises:
+            DataError: something here depends on the table.
+        """
+        self._tables.changed()
+        statements: list[str] = []
+        for table, key in found.keys:
+            referring = self._structure(table)
+            if referring is not None:
+                statement = f"ALTER TABLE ONLY {qualified(*table)} DROP CONSTRAINT {quote(key)}"
+                statements += self._run_as(referring, statement)
+        statements += self._run_as(found.here, f"DROP TABLE {qualified(found.here.owner, found.here.name)}")
+        with self._transaction.own_statements("deleting a table's record"):
+            forget(self._transaction.connection, found.record)
+        return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=tuple(statements))
+
+    def _run_as(self, here: Structure, statement: str) -> tuple[str, ...]:
+        return self._as_owner(here, lambda: run_ddl(self._transaction, (statement,)))
+
+    # ------------------------------------------------------------------ steps
+
+    def _structure(self, table: TableName) -> Structure | None:
+        with self._transaction.own_statements(f"reading the structure of {table}"):
+            return read_structure(self._transaction.connection, table)
+
+    def _records(self, table: TableName) -> tuple[RecordOf, ...]:
+        with self._transaction.own_statements("asking who has recorded a table"):
+            return records_of(self._transaction.connection, table)
+
+    def _others(self, table: TableName) -> str:
+        """Name other apply processes that have copied a table, or a table that it is a part of."""
+        identity = self._identity
+        with self._transaction.own_statements("asking which copies a table has"):
+            found = other_copies(self._transaction.connection, identity.topology, identity.apply, *table)
+        return ", ".join(f"apply process {each.apply} of topology {each.topology}" for each in found)
+
+
+def run_ddl(transaction: SessionTransaction, statements: tuple[str, ...]) -> tuple[str, ...]:
+    """Run statements in a session's transaction; return them.
+
+    Not through psycopg: behind a DROP or an ALTER it deallocates the statements that others have prepared.
+    """
+    for statement in statements:
+        shown = statement if len(statement) <= _SHOWN_MAX else f"{statement[:_SHOWN_MAX]}..."
+        transaction.run([Statement(sql=statement)], shown)
+    return statements
+
+
+def _not_applied(reason: str) -> DdlOutcome:
+    return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
+
+
+def _joined(remark: str, plan: PlannedCreation) -> str:
+    return "; ".join(filter(None, [*plan.left_out, remark]))
+
+
+def _taken(table: TableName, why: str) -> DataError:
+    """Return the refusal of a table whose name is taken."""
+    hint = "drop or rename what has the name, or create the table here, empty and as the source has it"
+    return DataError(f"CREATE TABLE of table {table}: {why}", hint=hint, table=str(table))
