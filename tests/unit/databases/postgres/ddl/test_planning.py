@@ -521,10 +521,10 @@ def test_dropped_column_that_no_record_described_is_a_conflict() -> None:
 FOREIGN = con(22, "to_other", "FOREIGN KEY (id) REFERENCES hr.other(id)")
 REFUSED = {  # the record, and a word of the reason; the destination is as before
     "another version": (record(table(ID), table(ID, TEXT), version=17), "major version"),
-    "created table": (record(None, table(ID)), "created tables"),
+    "created table": (record(None, table(ID)), "did not publish the table"),
     "unknown before": (record(None, table(ID), is_known=False), "not known"),
     "changes between": (record(table(ID), table(ID, TEXT), is_known=False), "not known"),
-    "dropped table": (record(table(ID), None), "dropped tables"),
+    "dropped table": (record(table(ID), None), "the table was dropped"),
     "renamed table": (record(table(ID), table(ID, name="tasks")), "other names"),
     "another schema": (record(table(ID), table(ID, owner="old")), "other names"),
     "partitioned table": (record(table(ID, kind="p"), table(ID, TEXT, kind="p")), "partition"),
