@@ -290,9 +290,16 @@ def sequence_from_json(value: Mapping[str, Any]) -> OwnedSequence:
     """
     try:
         return OwnedSequence(
-            **{name: _text(value[name]) for name in ("owner", "name", "type", "kind")},
-            **{name: int(value[name]) for name in ("start", "increment", "min", "max", "cache")},
+            owner=_text(value["owner"]),
+            name=_text(value["name"]),
+            type=_text(value["type"]),
+            start=int(value["start"]),
+            increment=int(value["increment"]),
+            min=int(value["min"]),
+            max=int(value["max"]),
+            cache=int(value["cache"]),
             cycle=bool(value["cycle"]),
+            kind=_text(value["kind"]),
         )
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         message = "the description of a column's sequence is damaged"

@@ -12,7 +12,7 @@ from headrace.lcr.batch import Column, Command, OldImage, TableVersion
 from headrace.lcr.ddl import DDL_FORMAT, DDL_LOG
 from headrace.lcr.scn import ObjectNumber
 
-__all__ = ["MemoryDdlLog", "altered"]
+__all__ = ["MemoryDdlLog", "altered", "created", "dropped"]
 
 _OBJECT_NUMBER = ObjectNumber(1 << 19)  # no other table gets that far
 _COLUMNS = (
@@ -80,21 +80,57 @@ def altered(
         gone: names of dropped columns.
         older: values of added columns in older rows.
     """
-    number = after.version.object_number
+    return _record("ALTER TABLE", before, after, query, gone=[("table column", name) for name in gone], older=older)
+
+
+def created(table: MemoryTable, query: str, made: Mapping[str, Any] | None) -> str:
+    """Return the record of a CREATE TABLE.
+
+    Args:
+        table: the table.
+        query: the statement.
+        made: how its rows get into the log (`headrace.lcr.ddl`); None: they do not belong there.
+    """
+    return _record("CREATE TABLE", None, table, query, made=made)
+
+
+def dropped(table: MemoryTable, query: str) -> str:
+    """Return the record of a DROP TABLE.
+
+    Args:
+        table: the table.
+        query: the statement.
+    """
+    return _record("DROP TABLE", table, None, query, gone=[("table", table.version.name)])
+
+
+def _record(
+    tag: str,
+    before: MemoryTable | None,
+    after: MemoryTable | None,
+    query: str,
+    *,
+    gone: Sequence[tuple[str, str]] = (),
+    older: Mapping[str, str | None] | None = None,
+    made: Mapping[str, Any] | None = None,
+) -> str:
+    table = after or before
+    assert table is not None
+    number = table.version.object_number
     record: dict[str, Any] = {
         "format": DDL_FORMAT,
-        "tag": "ALTER TABLE",
+        "tag": tag,
         "relation": number,
-        "before": before.structure(),
+        "before": None if before is None else before.structure(),
         "is_known": True,
-        "after": after.structure(),
-        "gone": [{"relation": number, "kind": "table column", "name": name} for name in gone],
+        "after": None if after is None else after.structure(),
+        "gone": [{"relation": number, "kind": kind, "name": name} for kind, name in gone],
         "rewritten": [],
-        "older": dict(older),
+        "older": dict(older or {}),
         "query": query,
         "is_nested": False,
         "user": "memory",
         "role": "none",
         "version": 1,
     }
-    return json.dumps(record, ensure_ascii=False)
+    return json.dumps(record if made is None else {**record, "made": dict(made)}, ensure_ascii=False)

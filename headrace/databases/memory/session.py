@@ -247,7 +247,8 @@ class MemorySession:
         """See `DestinationSession.change_table`."""
         self._in_transaction()
         try:
-            return change_table(self._store, self._transaction, (self._topology, self._apply), change, place)
+            process = (self._topology, self._apply)
+            return change_table(self._store, self._transaction, process, change, place, is_in_order=is_in_order)
         except DatabaseError:
             self._transaction.fail()
             raise

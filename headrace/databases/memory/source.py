@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.base.errors import ConfigError, DatabaseUnavailable, LogGone
-from headrace.databases.memory.ddl_log import MemoryDdlLog, altered
+from headrace.databases.memory.ddl_log import MemoryDdlLog, altered, created, dropped
 from headrace.databases.memory.log import Change, Committed, Row, frames_of, is_truncate
 from headrace.databases.memory.source_table import MemoryTable
 from headrace.databases.ports import (
@@ -92,7 +92,7 @@ class MemoryTransaction:
             raise ConfigError(f"duplicate key in {table}")
         target.add(row)
         self._undo.append(lambda: target.remove(row))
-        self._changes.append(Change(command=Command.INSERT, version=target.version, new=row))
+        self._log(target, Change(command=Command.INSERT, version=target.version, new=row))
 
     def update(
         self, table: str, key: Mapping[str, Value], /, *, unchanged: Sequence[str] = (), **values: Value
@@ -121,8 +121,8 @@ class MemoryTransaction:
         target.remove(old)
         target.add(new)
         self._undo += [lambda: target.remove(new), lambda: target.add(old)][::-1]
-        self._changes.append(
-            Change(command=Command.UPDATE, version=target.version, old=old, new=new, unchanged=left_alone)
+        self._log(
+            target, Change(command=Command.UPDATE, version=target.version, old=old, new=new, unchanged=left_alone)
         )
 
     def delete(self, table: str, key: Mapping[str, Value]) -> None:
@@ -139,7 +139,7 @@ class MemoryTransaction:
         old = self._find(target, key)
         target.remove(old)
         self._undo.append(lambda: target.add(old))
-        self._changes.append(Change(command=Command.DELETE, version=target.version, old=old))
+        self._log(target, Change(command=Command.DELETE, version=target.version, old=old))
 
     def truncate(self, *tables: str, cascade: bool = False, restart_identity: bool = False) -> None:
         """Truncate tables together.
@@ -154,17 +154,54 @@ class MemoryTransaction:
             rows, target.rows = target.rows, {}
             target.file += 1
             self._undo.append(lambda target=target, rows=rows: setattr(target, "rows", rows))  # type: ignore[misc]
-        self._changes.append(
-            Change(
-                command=Command.TRUNCATE,
-                version=targets[0].version,
-                cascade=cascade,
-                truncated=tuple(target.version for target in targets),
-                restart_identity=restart_identity,
+        logged = [target.version for target in targets if target.is_logged]
+        if logged:
+            self._changes.append(
+                Change(
+                    command=Command.TRUNCATE,
+                    version=logged[0],
+                    cascade=cascade,
+                    truncated=tuple(logged),
+                    restart_identity=restart_identity,
+                )
             )
-        )
+
+    def _log(self, target: MemoryTable, change: Change) -> None:
+        if target.is_logged:
+            self._changes.append(change)
 
     # ------------------------------------------------------------------ DDL, as a source records it
+
+    def create_table(
+        self, name: str, columns: Sequence[str | Column], *, key: Sequence[str] = (), why_not: str = ""
+    ) -> ObjectNumber:
+        """CREATE TABLE; the log of DDL has it at its place, the log the rows, if rules with DDL take the table.
+
+        Args:
+            name: qualified name.
+            columns: as for `MemorySource.create_table`.
+            key: names of the key columns.
+            why_not: why rules take it in vain, so that its rows are not in the log; empty: they are.
+        """
+        source = self._source
+        if source.has_table(name):
+            raise ConfigError(f"there is a table {name}")
+        target = source.new_table(name, columns, key=key)
+        takers = source.takers(target)
+        number = target.version.object_number
+        target.is_made, target.is_logged = bool(takers) and not why_not, not takers or not why_not
+        identities = {} if why_not else dict.fromkeys(takers, source.identity_of(number))
+        made = {"identities": identities, "why_not": why_not, "sequences": {}} if takers else None
+        self._undo.append(lambda: source.remove_table(name))
+        self.log_ddl(created(target, f"CREATE TABLE {name}", made), number)
+        return number
+
+    def drop_table(self, name: str) -> None:
+        """DROP TABLE; the log of DDL has it at its place."""
+        target = self._source.table(name)
+        self._source.remove_table(name)
+        self._undo.append(lambda: self._source.put_table(name, target))
+        self.log_ddl(dropped(target, f"DROP TABLE {name}"), target.version.object_number)
 
     def add_column(self, table: str, column: str, default: str | None = None) -> None:
         """ALTER TABLE ... ADD COLUMN; the log of DDL has it at its place.
@@ -286,6 +323,8 @@ class MemorySource:
         self.roots: dict[int, tuple[str, str]] = {}  # partition's object number -> its table, kept after a drop
         self._tables: dict[str, MemoryTable] = {}
         self._root_numbers: dict[tuple[str, str], ObjectNumber] = {}
+        self._tables_made = 0
+        self._rules: dict[str, tuple[RuleSet, ...]] = {}  # of each prepared topology
         self.ddl_log = MemoryDdlLog()
         self.commit_time: Callable[[], int] = lambda: _START_US + 1000 * len(self.log)
         """Commit time of a transaction, microseconds since the epoch; called at each commit."""
@@ -303,6 +342,7 @@ class MemorySource:
         old_image: OldImage | None = None,
         root: str = "",
         holds: str = "",
+        ddl: bool = False,
     ) -> ObjectNumber:
         """Create a table.
 
@@ -313,7 +353,24 @@ class MemorySource:
             old_image: default: KEY with a key, FULL without.
             root: qualified name of its partitioned table; empty: no partition.
             holds: which rows of it (`headrace.lcr.batch.Partition.rows`).
+            ddl: the log of DDL has it, in a transaction of its own (`MemoryTransaction.create_table`); of a plain table.
         """
+        if ddl:
+            with self.transaction() as transaction:
+                return transaction.create_table(name, columns, key=key)
+        table = self.new_table(name, columns, key=key, old_image=old_image)
+        number, table.holds = table.version.object_number, holds
+        if root:
+            root_owner, _, root_name = root.partition(".")
+            table.root = (root_owner, root_name)
+            self._put_under(number, table.root)
+        self._advance()
+        return number
+
+    def new_table(
+        self, name: str, columns: Sequence[str | Column], *, key: Sequence[str], old_image: OldImage | None = None
+    ) -> MemoryTable:
+        """Add a table of which nothing is in the log yet; arguments as for `create_table`."""
         owner, _, short = name.partition(".")
         described = tuple(
             replace(column, is_key=column.name in key)
@@ -321,7 +378,8 @@ class MemorySource:
             else Column(name=column, type_name="pg_catalog.text", type_number=25, is_key=column in key)
             for column in columns
         )
-        number = ObjectNumber(_FIRST_OBJECT_NUMBER + len(self._tables))
+        number = ObjectNumber(_FIRST_OBJECT_NUMBER + self._tables_made)
+        self._tables_made += 1
         version = TableVersion(
             object_number=number,
             version=0,
@@ -330,12 +388,29 @@ class MemorySource:
             columns=described,
             old_image=old_image if old_image is not None else (OldImage.KEY if key else OldImage.FULL),
         )
-        root_owner, _, root_name = root.partition(".")
-        self._tables[name] = MemoryTable(version, (root_owner, root_name) if root else None, holds)
-        if root:
-            self._put_under(number, (root_owner, root_name))
-        self._advance()
-        return number
+        self._tables[name] = MemoryTable(version, None)
+        return self._tables[name]
+
+    def put_table(self, name: str, table: MemoryTable) -> None:
+        """Add a table that was there before."""
+        self._tables[name] = table
+
+    def remove_table(self, name: str) -> None:
+        """Remove a table."""
+        del self._tables[name]
+
+    def takers(self, table: MemoryTable) -> tuple[str, ...]:
+        """Return the prepared topologies with a rule set that takes a table's DDL and cannot discard any of its rows."""
+        version = table.version
+        return tuple(
+            topology
+            for topology, rule_sets in self._rules.items()
+            if any(_takes_new(rule_set, version.owner, version.name) for rule_set in rule_sets)
+        )
+
+    def identity_of(self, number: ObjectNumber) -> str:
+        """Return the identity of a captured table with this number."""
+        return f"{self.options.system_identifier}.{number}.{number}"
 
     def attach(self, partition: str, root: str) -> None:
         """ALTER TABLE ... ATTACH PARTITION: the log does not record it.
@@ -442,9 +517,13 @@ class MemorySource:
         """Whether a table of this qualified name exists."""
         return name in self._tables
 
-    def drop_table(self, name: str) -> None:
-        """DROP TABLE."""
-        del self._tables[name]
+    def drop_table(self, name: str, *, ddl: bool = False) -> None:
+        """DROP TABLE; `ddl` as for `create_table`."""
+        if ddl:
+            with self.transaction() as transaction:
+                transaction.drop_table(name)
+            return
+        self.remove_table(name)
         self._advance()
 
     def rewrite(self, table: str) -> None:
@@ -554,7 +633,10 @@ class MemorySource:
         return ()
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceDatabase.prepare`: the log is always on."""
+        """See `SourceDatabase.prepare`: the log is always on; tables that DDL left out are in it from now on."""
+        self._rules[topology] = tuple(rule_set for rule_set in rules if isinstance(rule_set, RuleSet))
+        for table in self._tables.values():
+            table.is_logged = True
         return ()
 
     def promoted(self) -> None:
@@ -601,8 +683,8 @@ class MemorySource:
         return ()
 
     def uncaptured(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
-        """See `SourceDatabase.uncaptured`: every table is in the log from the start."""
-        return ()
+        """See `SourceDatabase.uncaptured`: only tables that DDL left out (`MemoryTransaction.create_table`)."""
+        return tuple(sorted(name for name, table in self._tables.items() if not table.is_logged))
 
     def refused_changes(
         self, topology: str, rules: Sequence[object], needs: Sequence[LogNeed], *, is_written: bool
@@ -649,18 +731,22 @@ class MemorySource:
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: every table while it exists, a partitioned one while it has partitions."""
         found: dict[tuple[str, str], list[ObjectNumber]] = {}
+        made = {table.version.object_number for table in self._tables.values() if table.is_made}
         for table in self._tables.values():
             version = table.version
+            if not table.is_logged:
+                continue
             if table.root is None:
                 found[version.owner, version.name] = [version.object_number]
             else:
                 found.setdefault(table.root, [self._root_numbers[table.root]]).append(version.object_number)
         return tuple(
             CapturedTable(
-                identity=f"{self.options.system_identifier}.{numbers[0]}.{numbers[0]}",
+                identity=self.identity_of(numbers[0]),
                 owner=owner,
                 name=name,
                 object_numbers=tuple(numbers),
+                is_made=numbers[0] in made,
             )
             for (owner, name), numbers in sorted(found.items())
         )
@@ -808,6 +894,12 @@ class MemoryLogStream:
                 self._frames = frames_of(self._source.log[self._next], self._described)
                 self._next += 1
         return self._held
+
+
+def _takes_new(rule_set: RuleSet, owner: str, name: str) -> bool:
+    return any(rule.ddl and rule.matches_object(owner, name) for rule in rule_set.include or ()) and not any(
+        rule.matches_object(owner, name) for rule in rule_set.exclude
+    )
 
 
 def _bytes(value: Value) -> bytes | None:

@@ -27,6 +27,8 @@ class MemoryTable:
         file: changes when the rows are rewritten.
         numbers: numbers of its columns, never used again.
         last_number: the highest one so far.
+        is_logged: changes of its rows are in the log.
+        is_made: its CREATE TABLE put it into the log.
     """
 
     version: TableVersion
@@ -36,6 +38,8 @@ class MemoryTable:
     file: int = 0
     numbers: tuple[int, ...] = ()
     last_number: int = 0
+    is_logged: bool = True
+    is_made: bool = False
 
     def __post_init__(self) -> None:
         if not self.numbers:

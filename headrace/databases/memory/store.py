@@ -335,6 +335,32 @@ class MemoryStore:
         ]
         self.ddl_history.append(made)
 
+    def put_record(self, key: tuple[str, str, str, str], made: tuple[Instantiation, int] | None) -> None:
+        """Write an instantiation record with the number of its table, or remove it with the mark of its rows."""
+        if made is None:
+            self.instantiations.pop(key, None)
+            self.recorded.pop(key, None)
+            self.row_marks.pop(key, None)
+        else:
+            self.instantiations[key], self.recorded[key] = made
+
+    def add_table(self, owner: str, name: str) -> StoredTable:
+        """Add a table without columns, as a session does in its transaction."""
+        self._tables_made += 1
+        table = DestinationTable(
+            number=self._tables_made,
+            owner=owner,
+            name=name,
+            columns=(),
+            key=(),
+            unique_keys=(),
+            serialise=True,
+            ordered=False,
+            referred=self._referred(owner, name),
+        )
+        made = self.tables[owner, name] = StoredTable(table, number=self._tables_made)
+        return made
+
     def next_epoch(self, epoch: int) -> int:
         """Return an epoch above this one, and above every one that a restore reverted."""
         self._last_epoch = max(epoch, self._last_epoch) + 1

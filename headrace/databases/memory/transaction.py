@@ -9,9 +9,13 @@ from typing import Any
 
 from headrace.base.errors import BugError, DatabaseUnavailable
 from headrace.databases.memory.store import MemoryStore, Row, StoredChange, StoredTable
+from headrace.databases.ports import Instantiation
 from headrace.lcr.batch import Command
 
-__all__ = ["OpenTransaction"]
+__all__ = ["OpenTransaction", "RecordKey"]
+
+RecordKey = tuple[str, str, str, str]
+"""Topology, apply process, source and identity of an instantiation record."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 
@@ -48,6 +52,8 @@ class OpenTransaction:
         self._at_commit: list[Callable[[], object]] = []
         self._savepoint: _Point | None = None
         self._marks: list[tuple[_Point, _Point | None]] = []  # with the savepoint at that time
+        self.records: dict[RecordKey, tuple[Instantiation, int] | None] = {}
+        """Instantiation records that the COMMIT will write, with the numbers of their tables, or remove."""
         self.deleted_errors: set[int] = set()
         """Error transactions that the COMMIT will delete."""
 
@@ -79,6 +85,7 @@ class OpenTransaction:
         self._marks.clear()
         self._at_commit.clear()
         self.deleted_errors.clear()
+        self.records.clear()
         for lock in [lock for lock, owner in self._store.locks.items() if owner is self]:
             del self._store.locks[lock]
 
@@ -174,6 +181,25 @@ class OpenTransaction:
             action: called once.
         """
         self._at_commit.append(action)
+
+    def record(self, key: RecordKey, made: tuple[Instantiation, int] | None) -> None:
+        """Write an instantiation record at the COMMIT, or remove it with the mark of its rows; others see it then.
+
+        Args:
+            key: of the record.
+            made: the record, and the number of its table; None: remove it.
+        """
+        before = (key in self.records, self.records.get(key))
+
+        def undo() -> None:
+            if before[0]:
+                self.records[key] = before[1]
+            else:
+                del self.records[key]
+
+        self.records[key] = made
+        self.did(undo)
+        self.do_at_commit(lambda: self._store.put_record(key, made))
 
     def lock(self, lock: tuple[Any, ...], *, take: bool = True) -> None:
         """Take a lock until the transaction ends.
