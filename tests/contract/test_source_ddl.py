@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.databases.ports import CapturedTable
 from headrace.lcr.batch import LcrBatch
+from headrace.lcr.ddl import DdlChange
 from headrace.lcr.tags import Tag
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.databases.source_contract import (
@@ -54,7 +56,8 @@ def said(row: Row) -> str:
         assert new is not None
         return str(new[0].decode())
     assert old is not None
-    return f"{table}({', '.join(column['name'] for column in json.loads(old[0])['after']['columns'])})"
+    after = json.loads(old[0])["after"]
+    return f"no {table}" if after is None else f"{table}({', '.join(column['name'] for column in after['columns'])})"
 
 
 def batches_of(redo: SourceRedo, **bounds: int) -> list[LcrBatch]:
@@ -185,6 +188,109 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
     # The first time, the capture process may still wait for the dictionary behind the break.
     assert places(batches) in ([MANY], [MANY, MANY])
     assert len(places(batches[sent_before:])) == 1
+
+
+# --------------------------------------------------------------------------- new and dropped tables
+
+
+def ddl_of(batches: list[LcrBatch]) -> list[DdlChange]:
+    return [batch.ddl for batch in batches if batch.ddl is not None]
+
+
+def captured(harness: SourceHarness) -> dict[str, CapturedTable]:
+    return {table.name: table for table in harness.source.captured(TOPOLOGY)}
+
+
+def test_new_table_and_its_rows_are_in_the_log_from_the_first_one(harness: SourceHarness, redo: SourceRedo) -> None:
+    with harness.transaction() as user:
+        user.insert("t", id="1")
+        user.create_table("v", ["id", "a"])
+        user.insert("v", id="2", a="first")
+        user.add_column("v", "b")
+        user.insert("v", id="3", b="new")
+    with harness.transaction() as user:
+        user.update("v", "2", a="changed")
+        user.insert("v", id="4")
+    batches = batches_of(redo)
+    assert transactions_of(batches) == [["1", "public.v(id, a)", "2", "public.v(id, a, b)", "3"], ["2", "4"]]
+    assert places(batches) == [1, 3]
+    created, altered = ddl_of(batches)
+    assert (created.command_type, str(created.base_table), created.drops) == ("CREATE TABLE", "public.v", False)
+    assert (altered.creation, altered.drops) == (None, False)
+
+
+def test_creation_has_the_identity_of_the_captured_table(harness: SourceHarness, redo: SourceRedo) -> None:
+    with harness.transaction() as user:
+        user.create_table("v", ["id"])
+    (created,) = ddl_of(batches_of(redo))
+    table = captured(harness)["v"]
+    assert created.creation is not None
+    assert created.creation.identities == {TOPOLOGY: table.identity}
+    assert created.creation.why_not == ""
+    assert table.object_numbers == (created.object_number,)
+    assert {name: each.is_made for name, each in captured(harness).items()} == {"t": False, "u": False, "v": True}
+    assert harness.source.uncaptured(TOPOLOGY, (RULES,)) == ()
+
+
+def test_up_leaves_a_new_table_as_it_is(harness: SourceHarness, redo: SourceRedo) -> None:
+    with harness.transaction() as user:
+        user.create_table("v", ["id"])
+    before = captured(harness)
+    harness.source.prepare(TOPOLOGY, (RULES,))
+    assert captured(harness) == before
+
+
+def test_dropped_table_is_in_the_log_behind_its_last_row(harness: SourceHarness, redo: SourceRedo) -> None:
+    number = captured(harness)["u"].object_numbers[0]
+    with harness.transaction() as user:
+        user.insert("u", id="1")
+        user.drop_table("u")
+        user.insert("t", id="2")
+    batches = batches_of(redo)
+    assert transactions_of(batches) == [["1", "no public.u", "2"]]
+    (dropped,) = ddl_of(batches)
+    assert (dropped.command_type, dropped.drops, dropped.creation) == ("DROP TABLE", True, None)
+    assert (str(dropped.base_table), dropped.object_number) == ("public.u", number)
+    assert list(captured(harness)) == ["t"]
+
+
+def test_dropped_and_new_table_of_one_name_are_two(harness: SourceHarness, redo: SourceRedo) -> None:
+    with harness.transaction() as user:
+        user.create_table("v", ["id"])
+        user.insert("v", id="1")
+        user.drop_table("v")
+        user.create_table("v", ["id", "z"])
+        user.insert("v", id="2")
+    batches = batches_of(redo)
+    assert transactions_of(batches) == [["public.v(id)", "1", "no public.v", "public.v(id, z)", "2"]]
+    first, dropped, second = ddl_of(batches)
+    assert first.object_number == dropped.object_number != second.object_number
+    assert first.creation is not None
+    assert second.creation is not None
+    assert first.creation.identities != second.creation.identities == {TOPOLOGY: captured(harness)["v"].identity}
+
+
+def test_table_made_behind_a_savepoint_that_is_rolled_back_leaves_nothing(
+    harness: SourceHarness, redo: SourceRedo
+) -> None:
+    with harness.transaction() as user:
+        with user.rolled_back():
+            user.create_table("v", ["id"])
+            user.insert("v", id="1")
+            user.drop_table("u")
+        user.create_table("v", ["id", "z"])
+        user.insert("v", id="2")
+        user.insert("u", id="3")
+    assert transactions_of(batches_of(redo)) == [["public.v(id, z)", "2", "3"]]
+    assert list(captured(harness)) == ["t", "u", "v"]
+
+
+def test_table_outside_the_rules_is_not_in_the_log(harness: SourceHarness, redo: SourceRedo) -> None:
+    harness.source.prepare(TOPOLOGY, (RuleSet(include=(Rule(owner="public", name="t", tags=ANY_TAG, ddl=True),)),))
+    with harness.transaction() as user:
+        user.create_table("v", ["id"])
+    assert [change.creation for change in ddl_of(batches_of(redo))] in ([None], [])
+    assert not any(table.is_made for table in captured(harness).values())
 
 
 def test_log_of_ddl_is_not_listed_among_the_tables(harness: SourceHarness, redo: SourceRedo) -> None:

@@ -125,12 +125,16 @@ class _Change:
         identity = "" if creation is None else creation.identities.get(self.process[0], "")
         if not identity:
             why_not = creation.why_not if creation is not None else ""
-            return _not_applied(f"{why_not or 'its rows are not in the log'}; the next headrace up copies it")
+            return _not_applied(
+                f"{why_not or 'the log of this topology does not have its rows'}; the next headrace up copies it"
+            )
         found = self._found()
         if found is None:
             outcome = self._made(after)
+        elif ((*self.process, self.place.source, identity), found.number) in self._recorded():
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason="it is recorded already")
         else:
-            self._check_taken_over(found, after, identity)
+            self._check_taken_over(found, after)
             outcome = DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
         if not self.is_in_order:
             outcome = replace(outcome, reason="made from the error queue: the table is copied")
@@ -149,20 +153,18 @@ class _Change:
             kind=DdlOutcomeKind.APPLIED, statements=(f"CREATE TABLE {self.change.base_table}", *form.done)
         )
 
-    def _check_taken_over(self, found: StoredTable, after: Structure, identity: str) -> None:
+    def _check_taken_over(self, found: StoredTable, after: Structure) -> None:
         """Raise a DataError unless a table that is here already can be the new one."""
-        name = self.change.base_table
-        owned = (*self.process, self.place.source, identity)
-        others = [key for key, number in self._recorded() if number == found.number and key != owned]
+        others = [key for key, number in self._recorded() if number == found.number]
         if others:
-            raise refused(f"the destination's {name} belongs to apply process {others[0][1]}")
+            raise refused(f"the destination's table of that name is recorded for apply process {others[0][1]}")
         form = TableForm.of(found)
         for part in after.parts:
             form.add(part, None)
         if form.done or form.conflicts:
-            raise refused("; ".join([f"the destination has another table {name}", *form.conflicts]))
+            raise refused("; ".join(["the destination has another table of that name", *form.conflicts]))
         if found.rows:
-            raise refused(f"the destination has a table {name} with rows: TRUNCATE it, or drop it")
+            raise refused("the destination has a table of that name with rows: TRUNCATE it, or drop it")
         self._lock(found)
 
     def _record(self, identity: str) -> None:
@@ -190,20 +192,14 @@ class _Change:
         name, found = self.change.base_table, self._found()
         if found is None:
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
-        process = (*self.process, self.place.source)
-        names = {key: (record.owner, record.name) for key, record in self._records()}
-        key = next(
-            (
-                key
-                for key, number in self._recorded()
-                if key[:3] == process and number == found.number and names[key] == tuple(name)
-            ),
-            None,
-        )
-        if key is None:
+        keys = [key for key, number in self._recorded() if number == found.number]
+        own = [key for key in keys if self._is_own(key)]
+        if not own:
             return _not_applied("the destination's table of that name is not the one that was copied")
+        if others := [key[1] for key in keys if key not in own]:
+            return _not_applied(f"it is dropped at one of its sources only: it has rows of {', '.join(others)}, too")
         statements = [f"DROP TABLE {name}"]
-        copied = {number for other, number in self._recorded() if other[:2] == process[:2]}
+        copied = {number for key, number in self._recorded() if key[:3] == own[0][:3]}
         for other in self.store.tables.values():
             if other is not found and any((each.owner, each.name) == tuple(name) for each in other.table.references):
                 if other.number not in copied:
@@ -214,8 +210,13 @@ class _Change:
         place = (name.owner, name.name)
         del self.store.tables[place]
         self.transaction.did(lambda: self.store.tables.__setitem__(place, found))
-        self.transaction.record(key, None)
+        self.transaction.record(own[0], None)
         return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=tuple(statements))
+
+    def _is_own(self, key: RecordKey) -> bool:
+        """Whether a record is of the table that the change is about, which may have a later namesake."""
+        number = str(self.change.object_number)
+        return key[:3] == (*self.process, self.place.source) and key[3].split(".")[-2:-1] == [number]
 
     def _lose_references(self, other: StoredTable, found: StoredTable) -> None:
         before, gone = other.table, (found.table.owner, found.table.name)

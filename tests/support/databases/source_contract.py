@@ -43,6 +43,10 @@ class Changes(Protocol):
 
     def drop_column(self, table: str, column: str) -> None: ...
 
+    def create_table(self, name: str, columns: Sequence[str]) -> None: ...
+
+    def drop_table(self, name: str) -> None: ...
+
     def rolled_back(self) -> contextlib.AbstractContextManager[None]: ...
 
 
@@ -88,6 +92,12 @@ class _MemoryChanges:
 
     def drop_column(self, table: str, column: str) -> None:
         self._transaction.drop_column(f"public.{table}", column)
+
+    def create_table(self, name: str, columns: Sequence[str]) -> None:
+        self._transaction.create_table(f"public.{name}", columns, key=["id"])
+
+    def drop_table(self, name: str) -> None:
+        self._transaction.drop_table(f"public.{name}")
 
     def rolled_back(self) -> contextlib.AbstractContextManager[None]:
         return self._transaction.rolled_back()
@@ -141,6 +151,14 @@ class _PostgresChanges:
 
     def drop_column(self, table: str, column: str) -> None:
         self._session.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+
+    def create_table(self, name: str, columns: Sequence[str]) -> None:
+        self._session.execute(
+            f"CREATE TABLE {name} ({', '.join(f'{column} text' for column in columns)}, PRIMARY KEY (id))"
+        )
+
+    def drop_table(self, name: str) -> None:
+        self._session.execute(f"DROP TABLE {name}")
 
     @contextlib.contextmanager
     def rolled_back(self) -> Iterator[None]:
