@@ -377,7 +377,7 @@ class MemoryDestination:
     def instantiations(self, topology: str, apply: str) -> tuple[Instantiation, ...]:
         """See `DestinationDatabase.instantiations`."""
         store = self._reach()
-        names = {table.number: name for name, table in store.tables.items()}
+        names = {table.number: name for name, table in (store.tables | store.leaving).items()}
         found = (
             self._as_it_is(table, store.recorded.get(key, 0), names)
             for key, table in store.instantiations.items()
@@ -615,7 +615,7 @@ class MemoryDestination:
 
     def _number(self, of: Instantiation) -> int:
         """Return the number of the table that has the record's name now; 0: no such table."""
-        stored = self.store.tables.get((of.owner, of.name))
+        stored = (self.store.tables | self.store.leaving).get((of.owner, of.name))
         return 0 if stored is None else stored.number
 
     def _reach(self) -> MemoryStore:

@@ -283,6 +283,7 @@ class MemoryStore:
         self.on_commit: Callable[[StoredCommit], None] | None = None
         self.on_durable: Callable[[StoredCommit], None] | None = None
         self.tables: dict[tuple[str, str], StoredTable] = {}
+        self.leaving: dict[tuple[str, str], StoredTable] = {}  # dropped in transactions that are not committed
         self.sql: dict[str, Callable[[Any, tuple[Any, ...]], Iterable[tuple[Any, ...]]]] = {}
         self.processes: dict[tuple[str, str], StoredProcess] = {}
         self.errors: dict[int, StoredError] = {}

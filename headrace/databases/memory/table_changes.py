@@ -207,11 +207,23 @@ class _Change:
                 self._lose_references(other, found)
                 statements.insert(0, f"ALTER TABLE {other.table.owner}.{other.table.name} DROP CONSTRAINT")
         self._lock(found)
-        place = (name.owner, name.name)
-        del self.store.tables[place]
-        self.transaction.did(lambda: self.store.tables.__setitem__(place, found))
+        self._remove((name.owner, name.name), found)
         self.transaction.record(own[0], None)
         return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=tuple(statements))
+
+    def _remove(self, name: tuple[str, str], found: StoredTable) -> None:
+        """Remove the table for this transaction; others see it in the records until the COMMIT."""
+        store, is_first = self.store, name not in self.store.leaving
+        del store.tables[name]
+        store.leaving.setdefault(name, found)
+
+        def undo() -> None:
+            store.tables[name] = found
+            if is_first:
+                store.leaving.pop(name, None)  # gone already when a crash takes the commit back
+
+        self.transaction.did(undo)
+        self.transaction.do_at_commit(lambda: store.leaving.pop(name, None))
 
     def _is_own(self, key: RecordKey) -> bool:
         """Whether a record is of the table that the change is about, which may have a later namesake."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,14 +16,17 @@ from headrace.databases.postgres.ddl.structure_query import read_kept_values, st
 from headrace.lcr.ddl import DdlChange
 from headrace.lcr.table_name import TableName
 from tests.support.databases.destination_contract import APPLY, TOPOLOGY, Harness, MemoryHarness
-from tests.support.values.ddl_changes import column, ddl_change, structure
+from tests.support.values.ddl_changes import NUMBER, column, ddl_change, structure
 
 __all__ = [
     "Action",
     "add_column",
     "change",
+    "created",
     "drop_column",
+    "dropped",
     "history",
+    "identity_of",
     "place",
     "recorded",
     "recorded_all",
@@ -123,6 +127,45 @@ def recorded_all(harness: Harness, *actions: Action, name: str = "t", **attribut
             before = after
         return found
     return recorded_at(harness._dsn, TableName("public", name), *queries, **attributes)
+
+
+def created(
+    harness: Harness, name: str = "v", *columns: dict[str, Any], number: int = NUMBER, **attributes: Any
+) -> DdlChange:
+    """Return the record of a CREATE TABLE whose rows are in the log; the destination stays as it is.
+
+    Args:
+        harness: the database, whose version the record has.
+        name: of the table, in the schema public.
+        columns: its columns; none: `id integer`, the primary key, and `a text`.
+        number: of the table at the source, in the record and in the identity.
+        attributes: others of the record, such as `made`.
+    """
+    found = columns or (column(1, "id", not_null=True), column(2, "a", "text"))
+    key = {"number": 800, "name": f"{name}_pkey", "type": "p", "definition": "PRIMARY KEY (id)", "calls": False}
+    after = structure(*found, owner="public", name=name, role=_role(harness), constraints=[key])
+    made = {"identities": {TOPOLOGY: identity_of(number)}, "why_not": "", "sequences": {}}
+    given = {"tag": "CREATE TABLE", "relation": number, "made": made, "version": _version(harness)}
+    return ddl_change(None, after, **{**given, **attributes})
+
+
+def dropped(harness: Harness, name: str = "v", *, number: int = NUMBER) -> DdlChange:
+    """Return the record of the DROP TABLE of a table that `created` made; arguments as there."""
+    before = json.loads(created(harness, name, number=number).content)["after"]
+    return ddl_change(before, None, tag="DROP TABLE", relation=number, version=_version(harness))
+
+
+def identity_of(number: int = NUMBER) -> str:
+    """Return the identity of a source's table with this number."""
+    return f"77.16384.{number}.{number + 1}"
+
+
+def _version(harness: Harness) -> int:
+    return 1 if isinstance(harness, MemoryHarness) else harness._admin.info.server_version // 10000
+
+
+def _role(harness: Harness) -> str:
+    return "memory" if isinstance(harness, MemoryHarness) else harness._admin.info.user
 
 
 def recorded_at(dsn: str, table: TableName, *queries: str, **attributes: Any) -> list[DdlChange]:
