@@ -10,6 +10,7 @@ import pytest
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.postgres.connection import quote
 from headrace.lcr.table_name import TableName
+from tests.support.databases.created_pair import CreatedPair
 from tests.support.databases.ddl_pair import DdlPair
 from tests.support.session.matrices import values
 
@@ -46,3 +47,16 @@ def pair(make_pair: Callable[[TableName], DdlPair]) -> DdlPair:
         "INSERT INTO hr.jobs VALUES (1, 'one'), (2, 'two')",
     )
     return found
+
+
+@pytest.fixture
+def created(
+    server: EmbeddedServer,
+    fresh_database: Callable[[EmbeddedServer], str],
+    prepared_database: Callable[[EmbeddedServer], str],
+) -> Iterator[CreatedPair]:
+    """Both have the schema hr; the destination has a session of an apply server."""
+    found = CreatedPair(fresh_database(server), prepared_database(server))
+    found.both("CREATE SCHEMA hr")
+    yield found
+    found.close()

@@ -75,7 +75,7 @@ class RecordOf(NamedTuple):
 
     def is_numbered(self, number: ObjectNumber) -> bool:
         """Return whether it is of the source's table with this number, which no later table of its name has."""
-        return self.identity.split(".")[2:3] == [str(number)]
+        return self.identity.split(".")[-2:-1] == [str(number)]  # the entry of the publication is behind it
 
     def __str__(self) -> str:
         return f"apply process {self.apply} of topology {self.topology} (from {self.source})"

@@ -64,7 +64,7 @@ _OWNER = """SELECT current_user::text, (SELECT pg_catalog.pg_has_role(r.oid, %s)
 _LACKING = """SELECT ARRAY(SELECT p FROM unnest(ARRAY['USAGE', 'CREATE']) p WHERE NOT pg_catalog.has_schema_privilege(%s, n.oid, p))
 FROM pg_catalog.pg_namespace n WHERE n.nspname = %s"""
 _COPIED_NEXT = "the next headrace up copies it"
-_NOT_CAPTURED = "the log of this topology does not have its rows"
+_NOT_CAPTURED = "its rows are not in the log"
 
 _T = TypeVar("_T")
 
