@@ -22,6 +22,7 @@ from headrace.status.captures import CaptureStatus
 from headrace.status.component import ComponentStatus
 from headrace.status.queues import QueueStatus, QueueSubscriber
 from topology.checks.ddl import or_wait
+from topology.checks.new_tables import made_by_ddl
 from topology.checks.static import another_database, lasting_identities, one_database_twice
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.capture_scns import scn_findings
@@ -207,6 +208,7 @@ class Preflight:
             {TableName.of(table.destination): table.source.identity for table in captured},
             tuple(table.destination for table in arriving(ways, domains)),
             {TableName.of(table.destination): TableName.of(table.source) for table in came},
+            made_by_ddl(self._record.topology, apply, captured),
             timeout_s=PREFLIGHT_TIMEOUT_S,
         )
         of_ddl = self._ddl(apply, ddl_tables(ways, came))

@@ -11,6 +11,7 @@ from headrace.rules.conflict_handlers import NO_CONFLICT_RULES, ConflictRules
 from headrace.rules.table_settings import NO_TABLE_SETTINGS, TableSettings
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.records.standing import renamed, table_findings
+from topology.checks.new_tables import without_awaited
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -169,6 +170,7 @@ class DestinationRole:
         identities: Mapping[TableName, str] | None = None,
         domains: Sequence[TableShape] = (),
         at_source: Mapping[TableName, TableName] | None = None,
+        made: Mapping[TableName, str] | None = None,
     ) -> tuple[Finding, ...]:
         """Return why these tables of a source, as they are now, cannot be applied here.
 
@@ -180,13 +182,17 @@ class DestinationRole:
             identities: identities of the captured tables, by name at this destination.
             domains: `domain_shapes` of the source, under the names at this destination.
             at_source: source name of each table, by name at this destination; None: unknown.
+            made: those whose CREATE TABLE may be on its way (`topology.checks.new_tables.made_by_ddl`).
         """
         with closing(self._database.open_destination(tables)) as destination:
-            old_names = renamed(identities or {}, destination.instantiations(self._topology, apply))
+            recorded = destination.instantiations(self._topology, apply)
+            old_names = renamed(identities or {}, recorded)
+            there, awaited = without_awaited(destination, versions, made or {}, recorded, self._site)
             # A missing property of a column's type is reported before the ALTER that gives the column this type.
             found = [
                 *destination.preflight_domains(domains),
-                *table_findings(destination, versions, old_names, self._site, at_source=at_source),
+                *awaited,
+                *table_findings(destination, there, old_names, self._site, at_source=at_source),
             ]
             if conflicts.times is not None:
                 found += destination.preflight_times(conflicts.timed, has_tombstones=conflicts.times.has_tombstones)

@@ -32,6 +32,7 @@ from spark_apply.copy.records.standing import renamed, table_findings
 from topology.checks.ddl import or_wait
 from topology.checks.functions import custom_transformations
 from topology.checks.logging_needs import listed_needs
+from topology.checks.new_tables import made_by_ddl, without_awaited
 from topology.checks.static import another_database, lasting_identities, one_database_twice
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.stored import prepared_document, prepared_topology
@@ -225,10 +226,8 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
         versions = database.table_versions(database.tables(captured_by(ways)))
         shapes = database.table_shapes([TableName.of(version) for version in versions])
         domains = database.domain_shapes([TableName.of(version) for version in versions])
-        identities = {
-            TableName.of(each.destination): each.source.identity
-            for each in arriving(ways, database.captured(spec.name))
-        }
+        captured = arriving(ways, database.captured(spec.name))
+        identities = {TableName.of(each.destination): each.source.identity for each in captured}
         unfit, versions = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         findings += unfit
         fitting = {TableName.of(version) for version in versions}
@@ -243,7 +242,9 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
         old_names = renamed(identities, recorded)
         # Missing parts of a column's type come before the ALTER that gives this type to the column.
         findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
-        unfit_here = table_findings(target, tables, old_names, apply.site, at_source=at_source)
+        made = made_by_ddl(prepared, apply, captured)
+        there, awaited = without_awaited(target, tables, made, recorded, apply.site)
+        unfit_here = (*awaited, *table_findings(target, there, old_names, apply.site, at_source=at_source))
         findings += or_wait(unfit_here, prepared, apply, came)
         if apply.conflicts.times is not None:
             findings += target.preflight_times(
