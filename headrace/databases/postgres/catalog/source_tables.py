@@ -360,6 +360,8 @@ def publication_tables(connection: psycopg.Connection[Any], publication: str) ->
 def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tuple[CapturedTable, ...]:
     """Return the tables that a publication names, each with its identity; not the log of DDL, which is Headrace's.
 
+    A table is `is_made` if the event trigger published it.
+
     The number of the publication's entry is part of the identity: a table that leaves the publication and returns gets
     another one.
 
@@ -382,12 +384,35 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
         """,
         (publication,),
     ).fetchall()
+    # Afterwards: an entry that was seen has its row by now.
+    made = _made_entries(connection, publication)
     return tuple(
         CapturedTable(
-            identity=row[0], owner=row[1], name=row[2], object_numbers=tuple(ObjectNumber(int(n)) for n in row[3])
+            identity=row[0],
+            owner=row[1],
+            name=row[2],
+            object_numbers=tuple(ObjectNumber(int(n)) for n in row[3]),
+            is_made=tuple(row[0].split(".")[2:]) in made,
         )
         for row in rows
     )
+
+
+def _made_entries(connection: psycopg.Connection[Any], publication: str) -> set[tuple[str, str]]:
+    """Return table and entry, as text, of those that the event trigger published; none where this role may not know."""
+    row = connection.execute(
+        """
+        SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = 'headrace_ddl' AND c.relname = 'made' AND c.relkind = 'r'
+        """
+    ).fetchone()
+    if row is None or not row[0]:
+        return set()
+    query = "SELECT relation::text, entry::text FROM headrace_ddl.made WHERE publication = %s"
+    with contextlib.suppress(psycopg.errors.UndefinedTable), connection.transaction():  # it may just be dropped
+        return set(connection.execute(query, (publication,)).fetchall())
+    return set()
 
 
 def published_objects(connection: psycopg.Connection[Any], publication: str) -> tuple[DictionaryTable, ...]:

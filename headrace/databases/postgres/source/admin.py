@@ -41,6 +41,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     watch_step,
 )
 from headrace.databases.postgres.source.ddl_objects import LOG, SCHEMA
+from headrace.databases.postgres.source.ddl_rules import rules_step
 from headrace.databases.postgres.source.publication import IS_TRUSTED, publication_found, publication_steps
 from headrace.lcr.table_name import remark
 
@@ -108,6 +109,11 @@ class PostgresSourceAdmin:
             if install is not None and not install.is_done:
                 connection.execute(install.sent.encode())
                 statements.append(install.statement)
+            # Running processes ignore tables that the controller has not recorded (decision 95): none is published by DDL.
+            taken = rules_step(connection, name, topology, ()) if install is not None else None
+            if taken is not None and not taken.is_done:
+                connection.execute(taken.sent.encode())
+                statements.append(taken.statement)
             with connection.transaction():
                 connection.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'".encode())
                 if is_there and not has_slot and not was_source:
@@ -206,6 +212,12 @@ class PostgresSourceAdmin:
             )
         if takes_ddl(rules):
             yield from superuser_findings(connection, path, is_admin=True)
+            yield Finding(
+                path=path,
+                is_error=False,
+                problem="where an admin_dsn names the publication's tables, a CREATE TABLE is not replicated at once",
+                fix="headrace up FILE after a CREATE TABLE that the rules take",
+            )
         yield from _table_findings(connection, path, roles, tables)
         if roles.is_apart:
             yield from owned_schema_findings(connection, path, roles, {table.owner for table in tables})

@@ -63,6 +63,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     unrecorded,
     watch_step,
 )
+from headrace.databases.postgres.source.ddl_rules import rules_step
 from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.log_stream.decoding_memory import memory_findings
 from headrace.databases.postgres.source.log_stream.slot import (
@@ -322,8 +323,9 @@ class PostgresSource:
         with translated("reading the catalog"):
             connection = self._session()
             name = self._name(topology)
-            there = publication_tables(connection, name)
-            tables = tuple(f"{t.owner}.{t.name}" for t in select_tables(connection, rules) if t.number not in there)
+            selected = select_tables(connection, rules)
+            there = publication_tables(connection, name)  # afterwards: the event trigger may just publish a new table
+            tables = tuple(f"{t.owner}.{t.name}" for t in selected if t.number not in there)
             return (*tables, *unrecorded(connection, name, rules))
 
     def refused_changes(
@@ -406,15 +408,21 @@ class PostgresSource:
         with translated("planning the source"):
             connection = self._session()
             name = self._name(topology)
-            tables = select_tables(connection, rules)
-            log = log_tables(connection, rules)
-            published = publication_steps(connection, name, tables, further=log, has_admin=self._has_admin)
-            if log:
-                steps = [install_step(connection), *published, watch_step(connection, ddl_tables(rules, tables))]
-            else:
-                removal = removal_step(connection, name)
-                steps = [*published, *([removal] if removal else [])]
-            return (*steps, slot_step(connection, name))
+            with connection.transaction():
+                # One snapshot: a table that the event trigger publishes while this runs is both wanted and there, or
+                # neither. Else it would be taken out again.
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                tables = select_tables(connection, rules)
+                log = log_tables(connection, rules)
+                published = publication_steps(connection, name, tables, further=log, has_admin=self._has_admin)
+                if log:
+                    install, watch = install_step(connection), watch_step(connection, ddl_tables(rules, tables))
+                    taken = None if self._has_admin else rules_step(connection, name, topology, rules)
+                    steps = [install, *([taken] if taken else []), *published, watch]
+                else:
+                    removal = removal_step(connection, name)
+                    steps = [*published, *([removal] if removal else [])]
+                return (*steps, slot_step(connection, name))
 
     def prepare(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.prepare`. Creating a slot waits for every running transaction.

@@ -4,8 +4,9 @@ Its objects are in `headrace.databases.postgres.source.ddl_objects`. They exist 
 names the log of DDL: the last one that stops naming it drops them.
 
 Worked flow (a rule with `ddl: true` is new)
-    `up`: install_step -> the log, its functions and the event triggers exist, every DDL is recorded -> the publication
-    names the log -> watch_step: each table's structure is its first record -> the slot, if it does not exist yet.
+    `up`: install_step -> the log, its functions and the event triggers exist, every DDL is recorded -> rules_step
+    (`ddl_rules`): the event triggers know which new tables to publish -> the publication names the log: from now on they
+    do -> watch_step: each table's structure is its first record -> the slot, if it does not exist yet.
     A statement between any two of these is recorded in full or is in the table's first record.
 
 Durable when
@@ -69,11 +70,13 @@ SELECT r.rolsuper, r.rolname::text, pg_catalog.pg_has_role(n.nspowner, 'USAGE'),
        ARRAY(SELECT p.proname::text FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid),
        ARRAY(SELECT e.evtname::text FROM pg_catalog.pg_event_trigger e JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid
              WHERE p.pronamespace = n.oid AND e.evtenabled = 'A'),
-       EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = l.oid AND t.tgname = 'refuse' AND t.tgenabled = 'A'),
+       3 = (SELECT count(*) FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
+            WHERE c.relnamespace = n.oid AND c.relname IN ('log', 'made', 'rule') AND t.tgname = 'refuse' AND t.tgenabled = 'A'),
        EXISTS (SELECT FROM (SELECT n.nspowner, n.nspacl UNION ALL SELECT l.relowner, l.relacl) AS object (owner, acl)
                CROSS JOIN LATERAL aclexplode(object.acl) a WHERE a.grantee <> object.owner),
        ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel x ON x.prpubid = p.oid
-             WHERE x.prrelid = l.oid)
+             WHERE x.prrelid = l.oid),
+       EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid AND p.proname = 'publish')
 FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
 LEFT JOIN pg_catalog.pg_class l ON l.relnamespace = n.oid AND l.relname = 'log' AND l.relkind = 'r'
 WHERE n.nspname = 'headrace_ddl'
@@ -136,7 +139,7 @@ DDL_PLAN = (
         statement=f"CALL {SCHEMA}.watch(<each table with ddl: true>)", effect=_WATCH_EFFECT, lock=_WATCH_LOCK
     ),
 )
-"""The steps at a server that does not exist yet."""
+"""The first and the last step at a server that does not exist yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,7 @@ class _State:
         is_recording: the log, the routines and the event triggers exist and are enabled.
         is_closed: nobody but the owner may write the log.
         publications: those that name the log.
+        can_publish: new tables can be published.
     """
 
     is_superusers: bool
@@ -162,11 +166,12 @@ class _State:
     is_recording: bool
     is_closed: bool
     publications: tuple[str, ...]
+    can_publish: bool
 
     @property
     def is_current(self) -> bool:
         """Whether there is nothing to create, repair or replace."""
-        return self.is_recording and self.is_closed and self.version >= VERSION
+        return self.is_recording and self.can_publish and self.is_closed and self.version >= VERSION
 
     @property
     def version(self) -> int:
@@ -189,6 +194,7 @@ def _state(connection: psycopg.Connection[Any]) -> _State | None:
         is_recording=bool(row[4]) and set(ROUTINES) <= set(routines) and set(EVENT_TRIGGERS) <= set(triggers),
         is_closed=is_guarded and not is_open,
         publications=tuple(row[9]),
+        can_publish=row[10],
     )
 
 

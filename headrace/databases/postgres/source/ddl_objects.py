@@ -7,7 +7,8 @@ Job
 
 Main path
     user's DDL -> headrace_ddl_rewrite (note_rewrite) while a table is rewritten -> headrace_ddl_drop, headrace_ddl_end
-    (note) when the statement is done -> structure_of -> a row of headrace_ddl.log.
+    (note) when the statement is done -> structure_of -> of a new table: publish (`ddl_publishing`) -> a row of
+    headrace_ddl.log.
 
 What users may rely on
     No statement fails because of these objects: `note` catches every error, and leaves a record that the effect is
@@ -34,15 +35,17 @@ Before a statement
 from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
+from headrace.databases.postgres.source.ddl_publishing import GUARDED, HAS_KEY, PUBLISH, TABLES
 from headrace.lcr.ddl import DDL_LOG
 
 __all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]
 
 SCHEMA, LOG = DDL_LOG
-VERSION = 1
+VERSION = 2
 """Of these texts: `up` replaces older ones. A newer version of Headrace leaves none older than its own."""
 EVENT_TRIGGERS = ("headrace_ddl_drop", "headrace_ddl_end", "headrace_ddl_rewrite")
 ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
+"""Without them nothing is recorded; without `publish`, new tables are recorded and not published."""
 
 # `note` runs twice in ALTER TABLE ... DROP COLUMN: together these stay below a second.
 _WAIT = "300ms"
@@ -67,6 +70,8 @@ _SETTINGS = (
     f"{_PRINTED} {_PLANNED} SET lock_timeout = '{_WAIT}' SET array_nulls = on SET transform_null_equals = off SET"
     " row_security = off"
 )
+
+_HAS_KEY = HAS_KEY.format(relation="each.relation")
 
 # Each only where it is missing: CREATE INDEX IF NOT EXISTS waits for every open transaction with DDL, too.
 _TABLE = f"""
@@ -103,23 +108,28 @@ CREATE OR REPLACE FUNCTION headrace_ddl.structure_of(oid) RETURNS jsonb LANGUAGE
 """
 
 # The trigger function runs as the role that writes: inside `note` that is its owner.
-_REFUSE = """
+_REFUSE = f"""
 CREATE OR REPLACE FUNCTION headrace_ddl.refuse() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
     IF NOT pg_has_role((SELECT c.relowner FROM pg_class c WHERE c.oid = tg_relid), 'USAGE') THEN
-        RAISE insufficient_privilege USING MESSAGE = 'headrace_ddl.log is written by event triggers alone';
+        RAISE insufficient_privilege USING MESSAGE = 'the tables of headrace_ddl are written by Headrace alone';
     END IF;
     RETURN NULL;
 END $body$;
-DO $do$ BEGIN
-    -- only where it is missing: it takes a lock that waits for every open transaction with DDL
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = 'headrace_ddl.log'::pg_catalog.regclass
-                   AND t.tgname = 'refuse' AND t.tgenabled = 'A') THEN
-        CREATE OR REPLACE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON headrace_ddl.log
-            FOR EACH STATEMENT EXECUTE FUNCTION headrace_ddl.refuse();
-        ALTER TABLE headrace_ddl.log ENABLE ALWAYS TRIGGER refuse;
-    END IF;
+DO $do$
+DECLARE guarded text;
+BEGIN
+    FOREACH guarded IN ARRAY '{{{",".join(("log", *GUARDED))}}}'::text[] LOOP
+        -- only where it is missing: it takes a lock that waits for every open transaction with DDL
+        CONTINUE WHEN EXISTS (
+            SELECT FROM pg_catalog.pg_trigger t
+            WHERE t.tgrelid = pg_catalog.concat('headrace_ddl.', guarded)::pg_catalog.regclass AND t.tgname = 'refuse'
+              AND t.tgenabled = 'A');
+        EXECUTE pg_catalog.format('CREATE OR REPLACE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON headrace_ddl.%s'
+                       ' FOR EACH STATEMENT EXECUTE FUNCTION headrace_ddl.refuse()', guarded);
+        EXECUTE pg_catalog.format('ALTER TABLE headrace_ddl.%s ENABLE ALWAYS TRIGGER refuse', guarded);
+    END LOOP;
 END $do$;
 """
 
@@ -151,7 +161,10 @@ CREATE OR REPLACE FUNCTION headrace_ddl.note() RETURNS event_trigger LANGUAGE pl
 DECLARE
     caller text;
     query text;
-    content text;
+    content jsonb;
+    indexes text[];
+    made jsonb;
+    is_recorded boolean;
     is_readable boolean;
     rewrites text;
     touched jsonb;
@@ -279,13 +292,39 @@ BEGIN
                                         WHERE (o ->> 'number')::integer = a.attnum)),
             'query', query, 'is_nested', strpos(caller, E'\\n') > 0,
             'user', session_user, 'role', current_setting('role'),
-            'version', current_setting('server_version_num')::integer / 10000)::text;
-        PERFORM convert_to(content, 'UTF8');  -- fails where a name cannot be sent
-        INSERT INTO headrace_ddl.log (relation, parts, snapshot, content) VALUES (
-            each.relation,
-            ARRAY(SELECT unnest(ARRAY[i ->> 'number', concat_ws('.', new ->> 'owner', i ->> 'name')])
-                  FROM jsonb_array_elements(new -> 'indexes') AS i),
-            seen, content);
+            'version', current_setting('server_version_num')::integer / 10000);
+        PERFORM convert_to(content::text, 'UTF8');  -- fails where a name cannot be sent
+        indexes := ARRAY(SELECT unnest(ARRAY[i ->> 'number', concat_ws('.', new ->> 'owner', i ->> 'name')])
+                         FROM jsonb_array_elements(new -> 'indexes') AS i);
+        is_recorded := false;
+        IF each.is_new THEN
+            BEGIN
+                made := headrace_ddl.publish(each.relation, new);
+                content := content || CASE WHEN made IS NULL THEN '{{}}' ELSE jsonb_build_object('made', made) END;
+                PERFORM convert_to(content::text, 'UTF8');
+                INSERT INTO headrace_ddl.log (relation, parts, snapshot, content)
+                VALUES (each.relation, indexes, seen, content::text);
+                -- behind the record, which the triggers of this statement compare with
+                IF made -> 'identities' <> '{{}}' AND NOT {_HAS_KEY} THEN
+                    EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', each.relation::regclass);
+                END IF;
+                is_recorded := true;
+            EXCEPTION WHEN OTHERS THEN  -- the table is out of the publication again
+                GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;
+                IF state = '55P03' THEN
+                    PERFORM set_config('lock_timeout', '{_NO_WAIT}', true);
+                END IF;
+                content := content || jsonb_build_object('made', jsonb_build_object(
+                    'identities', '{{}}'::jsonb, 'sequences', '{{}}'::jsonb,
+                    -- the message is in the server's language, and in another encoding perhaps
+                    'why_not', format('it could not be published: %s (%s)',
+                                      regexp_replace(SQLERRM, '[^\\u0001-\\u007f]', '?', 'g'), state)));
+            END;
+        END IF;
+        IF NOT is_recorded THEN
+            INSERT INTO headrace_ddl.log (relation, parts, snapshot, content)
+            VALUES (each.relation, indexes, seen, content::text);
+        END IF;
     END LOOP;
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;
@@ -399,7 +438,19 @@ ALTER EVENT TRIGGER headrace_ddl_rewrite ENABLE ALWAYS;
 
 _WAIT_FOR_OURS = f"SELECT pg_catalog.set_config('lock_timeout', '{_OWN_WAIT}', true);"
 
-INSTALL = _WAIT_FOR_OURS + _TABLE + _STRUCTURE_OF + _REFUSE + _NOTE_REWRITE + _NOTE + _WATCH + _CLOSE + _TRIGGERS
+INSTALL = (
+    _WAIT_FOR_OURS
+    + _TABLE
+    + TABLES
+    + _STRUCTURE_OF
+    + _REFUSE
+    + PUBLISH
+    + _NOTE_REWRITE
+    + _NOTE
+    + _WATCH
+    + _CLOSE
+    + _TRIGGERS
+)
 """Creates or replaces everything in the existing schema, in one transaction; idempotent."""
 
 # A statement looks its event triggers up, and then calls their functions: with a function dropped in between it would

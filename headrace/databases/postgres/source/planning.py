@@ -12,6 +12,7 @@ from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import quote
 from headrace.databases.postgres.source.ddl_capture import DDL_PLAN, takes_ddl
+from headrace.databases.postgres.source.ddl_rules import planned_rules
 from headrace.databases.postgres.source.log_stream.slot import slot_statement
 from headrace.databases.postgres.source.publication import TABLE_LOCK, publication_options
 from headrace.rules.rule import Rule, RuleSet
@@ -52,6 +53,7 @@ def plan_unseen_source(
     install, watch = ((step,) for step in DDL_PLAN) if takes_ddl(rules) else ((), ())
     return (
         *install,
+        *([planned_rules(rules)] if install else []),
         PlannedStatement(
             statement=f"CREATE PUBLICATION {quote(name)} FOR TABLE <each table like {wanted}> WITH ({options})",
             effect="names the captured tables to the log decoder",
