@@ -128,8 +128,8 @@ class CreatedPair:
         return ddl_change(before, None, query="; ".join(statements), **values)
 
     def number(self, name: str) -> int:
-        """Return the source's number of a table of hr."""
-        row = row_of(self.user.execute("SELECT to_regclass(%s)::oid::int8", (qualified("hr", name),)))
+        """Return the source's number of a table of hr; 0: there is none."""
+        row = row_of(self.user.execute("SELECT coalesce(to_regclass(%s)::oid::int8, 0)", (qualified("hr", name),)))
         return int(row[0])
 
     # ------------------------------------------------------------------ at the destination
