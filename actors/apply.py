@@ -35,6 +35,7 @@ from actors.security.wire import wire_status
 from actors.site.connection import access_to
 from headrace.base.errors import PropagationError
 from headrace.databases.connectors import DatabaseAccess, open_destination
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.user_code.last_call import LastCall
 from headrace.status.applies import ApplyServerStatus, ApplyStatus, TableCopy
@@ -366,8 +367,17 @@ class ApplyHost(Host):
 
         ways = ways_to(self._spec, apply)
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
-        captured = tuple(each for each in captured if self._known is None or each.identity in self._known)
+        made = {
+            each.identity
+            for each in captured
+            if each.is_made and any(way.carries_ddl(TableName.of(each)) for way in ways)
+        }
+        # A table that DDL made is never ahead of the record: its rows arrive from the first on, whatever `up` prepares.
+        known = None if self._known is None else self._known | made
+        captured = tuple(each for each in captured if known is None or each.identity in known)
         refuse_one_name(self._spec, apply, captured)
+        # Asked behind `captured`: everything committed before, and so every CREATE TABLE of these, is below.
+        as_of = actors.call(f"site:{apply.source}", "write_marker", b"made", timeout_s=60.0) if made else FIRST_SCN
         tables = tuple(
             TableToInstantiate(
                 identity=table.source.identity,
@@ -381,6 +391,7 @@ class ApplyHost(Host):
                 shared_by=shared_by(self._spec, apply, table),
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
                 transformations=table.transformations,
+                as_of=Scn(as_of) if table.source.identity in made else FIRST_SCN,
             )
             for table in arriving(ways, captured)
         )

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from headrace.rules.clients_before import ClientsBefore
     from headrace.rules.rule import RuleSet
 
-__all__ = ["COPIES_BESIDE", "ApplyConfig", "ReplicatedTables", "TableToInstantiate"]
+__all__ = ["BY_RECORD_SCN", "COPIES_BESIDE", "ApplyConfig", "ReplicatedTables", "TableToInstantiate"]
 
 # Tasks of an apply process that copy tables while others are applied: one reads while the other writes. More would
 # compete with the apply servers for the databases, and each takes a replication origin at the destination.
 COPIES_BESIDE = 2
+
+BY_RECORD_SCN = Scn((1 << 63) - 1)
+"""`TableToInstantiate.as_of` of a table that was taken up from its record: without one it is never copied."""
 
 GROUP_TRANSACTIONS_DEFAULT = 1000
 GROUP_ROWS_DEFAULT = 10_000

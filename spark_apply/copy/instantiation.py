@@ -55,12 +55,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from headrace.base.errors import DatabaseError, DatabaseUnavailable, DestinationRestarted, FencedError, HeadraceError
+from headrace.base.errors import (
+    ApplyError,
+    DatabaseError,
+    DatabaseUnavailable,
+    DestinationRestarted,
+    FencedError,
+    HeadraceError,
+)
 from headrace.databases.ports import PartOf
 from headrace.databases.table_digest import TableDigest
-from headrace.lcr.scn import Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
+from spark_apply.apply_config import BY_RECORD_SCN
 from spark_apply.copy.marks.table_marks import TableMarks
 from spark_apply.copy.pieces.rounds import CopyRound, wait_captured
 from spark_apply.copy.records.emptied import copy_of_emptied, emptied_tables
@@ -115,6 +123,7 @@ class TableInstantiation:
         moved: called when a table's progress changes.
         should_end: checked between waits.
         problem: what blocks the copies now, for `status`.
+        applied_scn: everything below this was applied when the driver began.
     """
 
     config: ApplyConfig
@@ -128,6 +137,7 @@ class TableInstantiation:
     moved: Callable[[TableProgress], None]
     should_end: Callable[[], bool]
     problem: str = ""
+    applied_scn: Scn = FIRST_SCN
     _joins: JoinCalls | None = None
     _records: TableRecords = field(init=False)
     _renames: RenamedTables = field(init=False)
@@ -146,7 +156,11 @@ class TableInstantiation:
 
     def __post_init__(self) -> None:
         self._records = TableRecords(
-            config=self.config, destination=self.destination, epoch=self.epoch, moved=self.moved
+            config=self.config,
+            destination=self.destination,
+            epoch=self.epoch,
+            moved=self.moved,
+            applied_scn=self.applied_scn,
         )
         self._renames = RenamedTables(self._records)
         self._marks = TableMarks(records=self._records, source=self.source)
@@ -299,8 +313,9 @@ class TableInstantiation:
     def _look(self, joins: JoinCalls) -> float:
         """Run one round over the pending tables; return the seconds until the next look."""
         found = self._standings()
-        # Forget a partition that left, or whose table is copied: it may come back.
-        self._left_out &= {each.key for each in found}
+        # Forget a partition that left, or whose table is copied: it may come back. And a table that DDL made: it is not
+        # skipped any more, nor is the one that had its name skipped instead.
+        self._left_out &= {each.key for each in found if not each.is_finished}
         followed, _ = self._renames.follow(found)
         if followed:
             return 0.0
@@ -397,11 +412,17 @@ class TableInstantiation:
             self._records.again -= again
 
     def _pending(self, found: Sequence[Standing]) -> list[Standing]:
-        """Return the tables to copy: not those that the source dropped, nor copied ones that wait for their name."""
+        """Return the tables to copy.
+
+        Not among them: tables that the source dropped, copied ones that wait for their name, and tables that DDL makes.
+        """
         return [
             each
             for each in found
-            if not each.is_finished and not each.awaits_rename and each.table.identity not in self._records.gone
+            if not each.is_finished
+            and not each.awaits_rename
+            and each.table.identity not in self._records.gone
+            and not self._records.awaits_ddl(each)
         ]
 
     def _awaited(self, found: Sequence[Standing]) -> Scn | None:
@@ -565,12 +586,21 @@ class TableInstantiation:
         """Return every table's standing when the destination answers; empty if the driver must end."""
         while True:
             try:
+                self._note_applied()
                 return self._records.standings(show=show)
             except DatabaseUnavailable as error:
                 self.problem = error.message
                 if self.should_end():
                     return ()
                 self._sleep(_RETRY_S)
+
+    def _note_applied(self) -> None:
+        """Find out what is applied, if a table waits for its CREATE TABLE; read the records only behind that."""
+        known = self._records.applied_scn
+        if self._joins is not None and any(known < each.as_of < BY_RECORD_SCN for each in self.config.tables):
+            with contextlib.suppress(ApplyError):  # it is busy: the tables wait for the next look
+                # What was applied once stays applied, although the low watermark goes back when another table joins.
+                self._records.applied_scn = max(known, self._joins.applied_scn)
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -81,7 +81,9 @@ class TableChecks:
         """Return why a partition has other bounds here (`parts.other_bounds`); empty: the same, or a table."""
         if each.part is None:
             return ""
-        whole = next(table.destination for table in self.config.tables if table.identity == each.part.table)
+        whole = next((table.destination for table in self.config.tables if table.identity == each.part.table), None)
+        if whole is None:
+            return "its table was dropped"
         return other_bounds(each.part, each.table.destination, whole, self.source, self.destination)
 
     def without_dropped(

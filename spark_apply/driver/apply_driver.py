@@ -229,6 +229,7 @@ class ApplyDriver:
                 moved=control.table_moved,
                 workers=SparkCopyWorkers(runner, boards, should_end=self._copies_end),
                 should_end=self._copies_end,
+                applied_scn=max(progress.low_watermark, progress.ahead_scn),
             )
 
     def _captured_here(self) -> dict[TableName, str]:
@@ -302,6 +303,7 @@ class ApplyDriver:
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop.host import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
+        from spark_apply.driver.settling import DdlSettling
         from spark_apply.driver.source_questions import SourceQuestions, TablesOfNow
         from spark_apply.tables.arriving import ArrivingTables
         from spark_apply.tables.fits import TableFits
@@ -320,9 +322,12 @@ class ApplyDriver:
             progress=progress,
             rules=RuleEvaluation(*config.rules, types=value_types(), last_call=self._last_call),
             fits=fits,
-            tables=ArrivingTables(starts, config.tables, questions.identity_of, apply=config.apply),
+            tables=ArrivingTables(
+                starts, config.tables, questions.identity_of, apply=config.apply, topology=config.topology
+            ),
             returned_from=config.returned_from,
             tracks=self._tracks,
+            settling=DdlSettling(config, destination, self.control.table_moved),
         )
         coordinator = ApplyCoordinator(
             progress=progress,

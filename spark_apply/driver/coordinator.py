@@ -416,7 +416,8 @@ class ApplyCoordinator:
                 if group.mode is GroupMode.EXECUTE_ERROR:
                     self.errors.executions.finished(group.error_numbers, message)
                 self._finish(group)
-                if group.mode is GroupMode.EXECUTE_ERROR and message.statistics.ddl_applied:
+                changed = message.statistics.ddl_applied or message.statistics.ddl_passed_over  # may be a new table
+                if group.mode is GroupMode.EXECUTE_ERROR and changed:
                     self._has_executed_ddl = True
                     self._replay.start()
         self._advance()

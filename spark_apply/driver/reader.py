@@ -39,6 +39,9 @@ Transactions with DDL LCRs
 
     T1, T2 = rows, DDL, rows, T3
     passed on: run T1; part 0, DDL as part 1, part 2 of T2 -> all are applied -> fits are forgotten -> run T3
+
+    If the DDL makes or drops a table, the destination is asked then what became of it (`spark_apply.tables.unsettled`):
+    only then it is known to which table later rows belong.
 """
 
 from __future__ import annotations
@@ -62,6 +65,7 @@ from spark_apply.driver.reading.row_selection import ReaderStatistics, RowSelect
 if TYPE_CHECKING:
     from headrace.databases.ports import ApplyProgress, Instantiation, PartOf
     from headrace.lcr.table_name import TableName
+    from spark_apply.driver.settling import DdlSettling
     from spark_apply.tables.arriving import ArrivingTables
     from spark_apply.tables.fits import TableFits
 
@@ -85,6 +89,7 @@ class ApplyReader:
         returned_from: names of the source's apply processes that apply this site's own changes; changes with their tags
             return here.
         tracks: receives notes on labelled transactions.
+        settling: knows what became of DDL LCRs that make or drop tables; None: they stay unsettled.
     """
 
     def __init__(
@@ -97,8 +102,9 @@ class ApplyReader:
         tables: ArrivingTables,
         returned_from: Collection[str] = (),
         tracks: TrackLog | None = None,
+        settling: DdlSettling | None = None,
     ) -> None:
-        self._source, self._fits, self._tables = source, fits, tables
+        self._source, self._fits, self._tables, self._settling = source, fits, tables, settling
         self._selection = RowSelection(
             source=source,
             rules=rules,
@@ -118,13 +124,14 @@ class ApplyReader:
     def restart(self, progress: ApplyProgress) -> None:
         """Restart at the low watermark; drop offered batches that were not taken, and the table descriptions."""
         self._fits.forget()
-        self._selection.progress = progress
+        self._selection.restart(progress)
         self._through = progress.low_watermark
         self._pieces.clear()
         self._waiting.clear()
         self.unfit: UnfitTableError | None = None
         self._resubscribe = False
-        self._must_settle = False
+        # Of unsettled DDL that is applied, the outcome decides which rows pass.
+        self._must_settle = bool(self._tables.unsettled)
         self._key_forms.clear()
         self._started = False
 
@@ -265,9 +272,14 @@ class ApplyReader:
     def retry_unfit(self) -> bool:
         """Check pending transactions again; True: the reader continues. Everything passed on must be applied.
 
+        First, tables that DDL made or dropped are settled.
+
         Raises:
             DatabaseUnavailable: the destination did not answer; nothing has changed.
         """
+        if self._settling is not None and self._tables.unsettled:
+            fates = self._settling.fates(self._tables.unsettled.places)
+            self._settling.take_up(self._tables.settle(fates))
         self._fits.forget()
         self._key_forms.clear()
         waiting, unfit, had_to_settle = list(self._waiting), self.unfit, self._must_settle

@@ -28,12 +28,12 @@ from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResul
 from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
-from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
+from spark_apply.server.group_work import Work, WorkContext, is_left_out, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.arriving import OLDER_THAN_COPY
-from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before
+from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before, without_tables
 
 if TYPE_CHECKING:
     from headrace.databases.ports import TakenErrors
@@ -76,6 +76,7 @@ class ExecuteWork(Work):
         self._ranges = [(0, len(self._numbers))]  # remaining ones, the next range last
         self._alone = 0  # number executed one by one
         self._has_ddl = False  # the open destination transaction has a DDL LCR
+        self._skipped: set[int] = set()  # numbers of new tables that the destination did not make in it
         self._is_new = True  # nothing was tried on this session
         if assignment.role or assignment.handler:
             self._try_alone()
@@ -204,6 +205,7 @@ class ExecuteWork(Work):
 
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = ddl = 0
+        self._skipped.clear()
         labels: list[str] = []
         resolution = Resolution(self._context.conflicts)
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
@@ -214,6 +216,7 @@ class ExecuteWork(Work):
             batch = beyond_copies(whole, copied)
             if whole.ddl is not None and not batch.row_count:
                 batch = replace(whole, ddl=whole.ddl.not_made(OLDER_THAN_COPY))
+            batch = without_tables(batch, self._skipped)
             touched |= _keys_of(whole)
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):
@@ -279,7 +282,7 @@ class ExecuteWork(Work):
             return Failure(position=batch.first_position, conflict_type="", sqlstate="", message=message)
         self._has_ddl = True
         try:
-            return self._change_table(batch, change, self._handlers or self._context.handlers)
+            outcome = self._change_table(batch, change, self._handlers or self._context.handlers, is_in_order=False)
         except DataError as error:
             return Failure(
                 position=batch.first_position,
@@ -287,6 +290,11 @@ class ExecuteWork(Work):
                 sqlstate=str(error.context.get("sqlstate", "")),
                 message=error.message_and_hint,
             )
+        if isinstance(outcome, Failure):
+            return outcome
+        if is_left_out(change, outcome):
+            self._skipped.add(int(change.object_number))
+        return None
 
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         if batch.ddl is not None:

@@ -57,7 +57,7 @@ from spark_apply.sets.steps import FitOf
 if TYPE_CHECKING:
     from spark_apply.handlers.lcrs import LcrFailure
 
-__all__ = ["HELD", "Totals", "Work", "WorkContext", "refused_at_commit"]
+__all__ = ["HELD", "Totals", "Work", "WorkContext", "is_left_out", "refused_at_commit"]
 
 HELD = Failure(position=-1, conflict_type="", sqlstate="", message="it depends on a transaction in the error queue")
 
@@ -76,6 +76,16 @@ def refused_at_commit(error: DataError, batch: LcrBatch, handlers: Handlers) -> 
     called = handlers.named(batch) if error.context.get("changed") else ()
     message = f"{error.message}; its handlers: {', '.join(called)}" if called else error.message
     return Failure(position=position, conflict_type=kind, sqlstate=sqlstate, message=message)
+
+
+def is_left_out(change: DdlChange, outcome: DdlOutcomeKind) -> bool:
+    """Return whether a DDL LCR was to make a table that the destination has not got: the table's rows are skipped.
+
+    Args:
+        change: the DDL LCR.
+        outcome: what became of it.
+    """
+    return change.creation is not None and outcome in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -239,26 +249,29 @@ class Work(ABC):
         """Accept a streamed transaction's next part."""
         raise NotImplementedError
 
-    def _change_table(self, batch: LcrBatch, change: DdlChange, handlers: Handlers) -> Failure | None:
-        """Change a table as a DDL LCR says; return the failure of rows that were written before it.
+    def _change_table(
+        self, batch: LcrBatch, change: DdlChange, handlers: Handlers, *, is_in_order: bool
+    ) -> Failure | DdlOutcomeKind:
+        """Change a table as a DDL LCR says; return the outcome, or the failure of rows that were written before it.
 
         Args:
             batch: the DDL LCR's.
             change: the change.
             handlers: as for `refused_at_commit`.
+            is_in_order: False: its transaction was in the error queue, and later ones were applied before it.
 
         Raises:
             DataError: the destination refuses the change itself.
         """
         try:
-            outcome = self._context.session.change_table(change, DdlPlace.of(batch))
+            outcome = self._context.session.change_table(change, DdlPlace.of(batch), is_in_order=is_in_order)
         except DataError as error:
             if DDL_REFUSED in error.context:
                 raise
             return refused_at_commit(error, batch, handlers)  # deferred checks
         self._context.forget_fits()
         self.totals.count_ddl(outcome.kind)
-        return None
+        return outcome.kind
 
     @abstractmethod
     def step(self) -> tuple[ServerMessage, bool] | None:

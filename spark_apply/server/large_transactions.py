@@ -7,6 +7,8 @@ Worked flow of a transaction with DDL
     the destination refuses the DDL: rolled back, UnfitTableError; the server pauses, and the whole transaction is read
       again until the cause is repaired, the table is as the source's or the operator skips the DDL
     a row fails: rolled back; all parts go into the error queue, the DDL among them
+    a CREATE TABLE is not made, or the operator skips it: its table's rows in the transaction are skipped, by the table's
+      number, because its name may be another table's here
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ from spark_apply.dependencies.hashes import hash_batch, table_hashes
 from spark_apply.dependencies.holds import HASHES_PER_ERROR_MAX, tables_only
 from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.groups import write_in_order
-from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
+from spark_apply.server.group_work import HELD, Work, WorkContext, is_left_out, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution, failed_conflict
+from spark_apply.tables.copied import without_tables
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +64,7 @@ class _LargeBase(Work):
         self._resolution = Resolution(context.conflicts)
         self._labels: list[str] = []  # labels of a tracked transaction, from all its parts
         self._has_ddl = False  # a part up to the present one is a DDL LCR
+        self._skipped: set[int] = set()  # numbers of new tables that the destination did not make
 
     @property
     def is_ready(self) -> bool:
@@ -87,7 +91,9 @@ class _LargeBase(Work):
         if not self._begun:
             self._context.session.begin()
             self._begun = True
+            self._skipped.clear()
         self._has_ddl |= batch.ddl is not None
+        batch = without_tables(batch, self._skipped)
         failure = self._write(batch, part.part)
         if failure is None and part.is_last:
             failure = self._finish(batch, part)
@@ -155,6 +161,8 @@ class LargeWork(_LargeBase):
     def _write(self, batch: LcrBatch, part: int) -> Failure | None:  # noqa: ARG002 - its number does not matter
         if batch.ddl is not None:
             return self._apply_ddl(batch, batch.ddl)
+        if not batch.row_count:
+            return None
         session, fit_of = self._context.session, self._context.fit_of
         attempt = self._context.handling(self._resolution, attempts=True)
         session.savepoint()
@@ -184,9 +192,14 @@ class LargeWork(_LargeBase):
             UnfitTableError: the destination refuses it: the server pauses, and everything is tried again later.
         """
         try:
-            return self._change_table(batch, change, self._context.handlers)
+            outcome = self._change_table(batch, change, self._context.handlers, is_in_order=True)
         except DataError as error:
             raise UnfitTableError(error.message, hint=error.hint, table=str(change.base_table)) from error
+        if isinstance(outcome, Failure):
+            return outcome
+        if is_left_out(change, outcome):
+            self._skipped.add(int(change.object_number))
+        return None
 
     def _before_commit(self, batch: LcrBatch) -> Failure | None:
         handling = self._context.handling(self._resolution, attempts=False)

@@ -21,6 +21,11 @@ partition is admitted: it is empty then, and the log has all its later rows.
 
 Without a list of tables (simulations), tables are known by name only. With an empty list every arriving table is a
 stranger.
+
+Tables that DDL makes and drops (`spark_apply.tables.unsettled`)
+    From its CREATE TABLE on, a new table's rows pass. What the destination made of it decides the rest (`settle`): with
+    a record the table is replicated, without one it is a stranger. Until then later transactions with its rows wait. A
+    table that is in the list without a record is skipped, and so it stays if its CREATE TABLE is not made.
 """
 
 from __future__ import annotations
@@ -30,13 +35,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import UnfitTableError
-from headrace.databases.ports import PartOf
+from headrace.databases.ports import DdlOutcomeKind, DdlPlace, PartOf
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
+from spark_apply.tables.unsettled import DdlFates, TableChanges, Unsettled, UnsettledDdl, made_table
 
 if TYPE_CHECKING:
     from headrace.databases.ports import Instantiation
     from headrace.lcr.batch import TableVersion
+    from headrace.lcr.ddl import DdlChange
     from spark_apply.apply_config import TableToInstantiate
 
 __all__ = ["BEING_COPIED", "OLDER_THAN_COPY", "ArrivingTables", "TableStart", "restart_hint"]
@@ -57,17 +64,24 @@ class TableStart:
         scn: the table's instantiation SCN; None: the copy is not finished, so the table is skipped.
         is_joining: changes up to `ApplyProgress.ahead_scn` were skipped before and are applied now.
         part: the partition; None: a table.
+        is_awaited: DDL made the table, and nothing is recorded of it: its CREATE TABLE may still arrive.
     """
 
     scn: Scn | None
     is_joining: bool = False
     part: PartOf | None = None
+    is_awaited: bool = False
 
 
+_MADE = (DdlOutcomeKind.APPLIED, DdlOutcomeKind.PASSED_OVER)
 _FROM_THE_START = TableStart(scn=FIRST_SCN)
 _LEFT_OUT = TableStart(scn=None)
 _NEVER = 1 << 62  # above every SCN
 _SOURCE_HINT = "nothing to do if the source is up; otherwise start it: apply continues when the source answers"
+_UNSETTLED_HINT = (
+    "`headrace errors FILE` shows the transaction: correct its cause and execute it, or delete it: then the table's rows"
+    " are skipped, and the next `headrace up` copies the table"
+)
 
 
 def _first_scn(start: TableStart, ahead_scn: int) -> int:
@@ -92,6 +106,7 @@ class ArrivingTables:
             applied from the beginning.
         tables: the tables that the apply process replicates; None: tables are known by name only.
         apply: name of the apply process, for messages.
+        topology: its name, under which records of new tables have their identity.
         identity_of: returns the identity of the captured table that now has an object number at the source. Empty: no
             table has it. None: the source was asked and has not answered yet.
     """
@@ -103,8 +118,9 @@ class ArrivingTables:
         identity_of: Callable[[int], str | None] = lambda number: "",  # noqa: ARG005
         *,
         apply: str = "",
+        topology: str = "",
     ) -> None:
-        self._identity_of, self._apply = identity_of, apply
+        self._identity_of, self._apply, self._topology = identity_of, apply, topology
         self._has_list, tables = tables is not None, tables or ()
         self._by_name = {table.destination: table for table in tables}
         self._by_identity = {table.identity: table for table in tables}
@@ -124,6 +140,10 @@ class ArrivingTables:
         self.strangers: set[TableName] = set()
         """Names of tables whose rows are skipped because they were never copied here."""
         self._emptied: dict[str | tuple[str, str], Scn] = {}
+        self.unsettled = Unsettled()
+        """DDL LCRs that make or drop tables, until it is known what became of them."""
+        self.has_revoked = False
+        """Whether a table was settled whose rows must not pass, so that rows selected before must be looked at again."""
 
     def note_emptied(self, version: TableVersion, scn: Scn) -> None:
         """Note that a skipped table is empty at `scn`, so that the log has all its later rows.
@@ -136,8 +156,8 @@ class ArrivingTables:
         """
         name, number = TableName.of(version), int(version.table_number)
         table = self._by_number.get(number, self._by_name.get(name))
-        if table is None and (self._has_list or number in self._by_number):
-            return  # it was never copied here
+        if number in self.unsettled.made or (table is None and (self._has_list or number in self._by_number)):
+            return  # its rows pass, or it was never copied here
         key = name if table is None else table.identity
         if self._starts.get(key, _FROM_THE_START).scn is None:
             self._emptied[key] = scn
@@ -230,6 +250,8 @@ class ArrivingTables:
             ahead_scn: every table is applied up to here, except joining ones.
         """
         name, number = TableName.of(version), int(version.table_number)
+        if (made := self.unsettled.made.get(number)) is not None:
+            return max(made.place.order_scn, ahead_scn)
         table = self._by_number.get(number, self._by_name.get(name))
         if table is None and number in self._by_number:
             return _NEVER
@@ -252,6 +274,8 @@ class ArrivingTables:
             ahead_scn: every table is applied up to here, except joining ones.
         """
         name, number = TableName.of(version), int(version.table_number)
+        if number in self.unsettled.made:
+            return "" if scn >= ahead_scn else None
         table = self._by_number.get(number, self._by_name.get(name))
         if table is None and number in self._by_number:
             return None
@@ -271,8 +295,13 @@ class ArrivingTables:
         Args:
             version: named as at the destination.
         """
-        table = self._by_number.get(int(version.table_number)) or self._by_name.get(TableName.of(version))
-        return table is not None and any(each.leaves_out for each in table.transformations)
+        number = int(version.table_number)
+        table = self._by_number.get(number) or self._by_name.get(TableName.of(version))
+        return (
+            table is not None
+            and number not in self.unsettled.made
+            and any(each.leaves_out for each in table.transformations)
+        )
 
     def _key(self, name: tuple[str, str]) -> str | tuple[str, str]:
         table = self._by_name.get(TableName(*name))
@@ -280,7 +309,8 @@ class ArrivingTables:
 
     def is_unknown(self, version: TableVersion) -> bool:
         """Return whether it is not known yet which table a version belongs to."""
-        return self._has_list and int(version.table_number) not in self._by_number
+        number = int(version.table_number)
+        return self._has_list and number not in self._by_number and number not in self.unsettled.made
 
     def resolve(self, version: TableVersion) -> None:
         """Find out which table an unknown version belongs to; only for changes that the rules take.
@@ -312,11 +342,169 @@ class ArrivingTables:
                 hint=_SOURCE_HINT,
                 table=version.qualified_name,
             )
-        table, holder = self._by_number.get(int(version.table_number)), self._by_name.get(TableName.of(version))
+        number, name = int(version.table_number), TableName.of(version)
+        made = self.unsettled.made.get(number)
+        table = self._by_number.get(number) if made is None else made.table
+        holder = self.unsettled.names.get(name, self._by_name.get(name))
         if table is not None and holder is not None and holder is not table:
             raise UnfitTableError(
                 f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the"
                 " destination: their changes would be mixed up",
                 hint=restart_hint(self._apply),
+                table=version.qualified_name,
+            )
+
+    # ------------------------------------------------------------------ tables that DDL makes and drops
+
+    def passes_uncopied(self, change: DdlChange, version: TableVersion) -> bool:
+        """Return whether a DDL LCR goes to the destination although its table has no copy here.
+
+        That is a new table, which gets its record there; one that is not in the log, to be recorded as such; and the
+        DROP of a table that was dropped at the source before the driver started, so that its list lacks it.
+
+        Args:
+            change: as it arrives.
+            version: its table, named as at the destination.
+        """
+        number = int(version.table_number)
+        known = self._by_number.get(number)
+        if (creation := change.creation) is not None:
+            identity = creation.identities.get(self._topology)
+            if identity is None:
+                return known is None
+            # Under another identity it was taken out of the log since, and put back: it is copied.
+            return (
+                number in self.unsettled.made
+                or (known is None and identity not in self._by_identity)
+                or (known is not None and known.identity == identity and self._is_awaited(known))
+            )
+        if not change.drops or known is not None or number in self.unsettled.made:
+            return False
+        # The name's holder is not this table, and so the destination's table of that name is not this table's either,
+        # unless the holder is still to be made.
+        holder = self._by_name.get(TableName.of(version))
+        return holder is None or self._is_awaited(holder)
+
+    def _is_awaited(self, table: TableToInstantiate) -> bool:
+        return self._starts.get(table.identity, _FROM_THE_START).is_awaited
+
+    def note_ddl(self, change: DdlChange, place: DdlPlace) -> None:
+        """Note a DDL LCR that goes to the destination: from now on the rows of a table that it makes pass.
+
+        Args:
+            change: named as at the destination; one that is only recorded there is not noted.
+            place: its own.
+        """
+        number, creation = int(change.object_number), change.creation
+        if creation is not None:
+            identity = creation.identities.get(self._topology)
+            known = self._by_number.get(number)
+            if identity is None:
+                self._by_number.setdefault(number, None)
+            elif known is None or self._is_awaited(known):
+                table = made_table(identity, change) if known is None else known
+                self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number, table=table))
+        elif change.drops:
+            if number not in self.unsettled.made:
+                self._by_number.setdefault(number, None)
+            self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number))
+
+    def settle(self, fates: DdlFates) -> TableChanges:
+        """Take up what the destination made of DDL LCRs; one of which nothing is known yet stays unsettled.
+
+        Args:
+            fates: of all unsettled ones.
+
+        Returns:
+            The tables that are replicated from now on, and those that are not any more.
+        """
+        added: list[tuple[TableToInstantiate, Instantiation]] = []
+        removed: list[TableToInstantiate] = []
+        for each in self.unsettled:
+            outcome = fates.outcomes.get(each.place)
+            record = None if each.table is None else fates.records.get(each.table.identity)
+            if each.table is not None and record is not None:
+                removed += self._made(each, each.table, record)
+                added.append((each.table, record))
+            elif outcome is None:
+                continue
+            elif each.table is not None:
+                # Made, and without a record: dropped since.
+                self._not_made(each, each.table, is_gone=outcome in _MADE)
+            elif outcome in _MADE:
+                removed += self._dropped(each)
+            self.unsettled.remove(each.place)
+        still = {table.identity for table in self._by_identity.values()}
+        return TableChanges(
+            added=tuple(each for each in added if each[0].identity in still),
+            removed=tuple(table for table in removed if table.identity not in still),
+        )
+
+    def _made(
+        self, ddl: UnsettledDdl, table: TableToInstantiate, record: Instantiation
+    ) -> Sequence[TableToInstantiate]:
+        """Apply a table from its CREATE TABLE on, or from its copy if the record demands one.
+
+        Returns the former holder of its name, which is gone.
+        """
+        is_listed, is_done = table.identity in self._by_identity, record.state == "DONE"
+        former = None if is_listed else self._by_name.get(ddl.name)
+        gone = () if former is None else self._forgotten(former)
+        if not is_listed:
+            self._by_identity[table.identity] = self._by_name[ddl.name] = table
+        self._by_number[ddl.number] = table
+        if not is_listed or self._is_awaited(table):
+            self._starts[table.identity] = TableStart(scn=record.scn) if is_done else _LEFT_OUT
+        self.has_revoked |= not is_done
+        self.strangers.discard(ddl.name)
+        return gone
+
+    def _not_made(self, ddl: UnsettledDdl, table: TableToInstantiate, *, is_gone: bool) -> None:
+        """Skip the rows of a table that the destination does not have; one of the list is copied when it can be."""
+        self.has_revoked = True
+        if table.identity in self._by_identity:
+            if self._is_awaited(table):
+                self._starts[table.identity] = _LEFT_OUT
+            return
+        self._by_number[ddl.number] = None
+        if not is_gone:
+            self.strangers.add(ddl.name)
+
+    def _dropped(self, ddl: UnsettledDdl) -> Sequence[TableToInstantiate]:
+        table = self._by_number.get(ddl.number)
+        self._by_number[ddl.number] = None
+        self.strangers.discard(ddl.name)
+        return () if table is None else self._forgotten(table)
+
+    def _forgotten(self, table: TableToInstantiate) -> Sequence[TableToInstantiate]:
+        """Forget a table that is gone at both sites; return it."""
+        for number, known in self._by_number.items():
+            if known is table:
+                self._by_number[number] = None
+        self._by_identity.pop(table.identity, None)
+        if self._by_name.get(table.destination) is table:
+            del self._by_name[table.destination]
+        for number, part in list(self._parts.items()):
+            if part.table == table.identity:
+                del self._parts[number]
+                self._starts.pop(part.key, None)
+                self.truncated_parts.pop(part, None)
+        self._starts.pop(table.identity, None)
+        self._emptied.pop(table.identity, None)
+        self.truncated.pop(table.identity, None)
+        return (table,)
+
+    def check_settled(self, version: TableVersion, order_scn: int) -> None:
+        """Check that a table that DDL made is settled, apart from changes in the transaction that made it.
+
+        Raises:
+            UnfitTableError: it is not: nobody knows whether its rows belong here.
+        """
+        made = self.unsettled.made.get(int(version.table_number))
+        if made is not None and order_scn > made.place.order_scn:
+            raise UnfitTableError(
+                f"changes of {version.qualified_name} wait for the CREATE TABLE of the table, whose transaction is in"
+                " the error queue",
+                hint=_UNSETTLED_HINT,
                 table=version.qualified_name,
             )

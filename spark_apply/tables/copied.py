@@ -6,7 +6,7 @@ alone, no index and no default. So whoever applies it has the destination record
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = [
+    "TABLE_NOT_MADE",
     "FirstScn",
     "beyond_copies",
     "changed_table",
@@ -35,7 +36,13 @@ __all__ = [
     "moved_before",
     "truncated_before",
     "without_copied",
+    "without_tables",
 ]
+
+TABLE_NOT_MADE = "its table was not made here"
+"""Why DDL is only recorded that follows a CREATE TABLE in its transaction."""
+
+_NEVER = 1 << 62  # above every SCN
 
 FirstScn = Callable[["TableVersion"], int]
 """Returns the SCN below which a table's changes (by order SCN) are skipped."""
@@ -170,6 +177,21 @@ def without_copied(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:
             owners = row_transactions(batch.transactions) if owners is None else owners
             kept[group.row_numbers[batch.transactions.order_scn[owners[group.row_numbers]] < scn]] = False
     return _without_truncates(select_rows(batch, kept), first_scn)
+
+
+def without_tables(batch: LcrBatch, numbers: Collection[int]) -> LcrBatch:
+    """Remove the rows and TRUNCATEs of new tables that the destination has not made; their DDL is recorded only.
+
+    Args:
+        batch: LCRs in source order.
+        numbers: of the tables at the source.
+    """
+    if not numbers:
+        return batch
+    if batch.ddl is not None:
+        is_made = int(batch.ddl.object_number) not in numbers or batch.ddl.why_not_made
+        return batch if is_made else replace(batch, ddl=batch.ddl.not_made(TABLE_NOT_MADE))
+    return without_copied(batch, lambda version: _NEVER if int(version.table_number) in numbers else 0)
 
 
 def _without_truncates(batch: LcrBatch, first_scn: FirstScn) -> LcrBatch:

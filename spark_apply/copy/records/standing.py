@@ -12,6 +12,9 @@ and come back. Instantiation concerns a table of a source (`headrace.databases.p
     identity not recorded, but a    the table replaces one that is no longer captured: it was created again, or was
     record has its name             not captured for a while; the destination's rows are out of date, it is copied again
     nothing recorded                a new table
+    nothing recorded, but DDL made  its CREATE TABLE may still arrive, which records it: it waits until everything is
+    the table                       applied that was committed when the driver asked for the tables
+    recorded before, and not now    its DROP TABLE arrived and was applied
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import AWAITING, BEGUN, Finding, Instantiation, PartOf
+from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.table_name import TableName, argument, literal, quoted
 from spark_apply.tables.arriving import TableStart
 
@@ -460,7 +464,10 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
 
     Partitions that were copied alone are included, by `PartOf.key`. A skipped table is one that is not finished.
     """
-    starts: dict[tuple[str, str], TableStart] = {each.key: TableStart(scn=None) for each in found}
+    starts: dict[tuple[str, str], TableStart] = {
+        each.key: TableStart(scn=None, is_awaited=each.record is None and each.table.as_of > FIRST_SCN)
+        for each in found
+    }
     finished = [(each, each.record) for each in found if each.record is not None and each.is_finished]
     for _, record in finished:
         starts[record.key] = TableStart(scn=record.scn, is_joining=record.state == "JOINING")

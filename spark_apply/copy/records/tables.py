@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import AWAITING, BEGUN, Carried, Instantiation, PartOf
-from headrace.lcr.scn import Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from spark_apply.copy.records.parts import begun_part, parts_of
 from spark_apply.copy.records.restarts import TableRestarts
@@ -49,6 +49,7 @@ class TableProgress:
 
 _NOTHING = TableProgress(owner="", name="")
 _TO_BE_COPIED_AGAIN = "to be copied again"
+_AWAITS_DDL = "waits for its CREATE TABLE to arrive"
 
 
 def to_be_copied_again(record: Instantiation) -> Instantiation:
@@ -77,6 +78,8 @@ class TableRecords:
         restarts: tables whose last copy must be repeated for no fault of theirs.
         obsolete: how many error transactions the copies of this driver made obsolete, by the table that was copied
             last.
+        applied_scn: everything below this is applied, apart from skipped and joining tables; it was read before the
+            records, so that a new table (`TableToInstantiate.as_of`) whose CREATE TABLE is applied has its record.
     """
 
     config: ApplyConfig
@@ -93,6 +96,9 @@ class TableRecords:
     changed: dict[str, str] = field(default_factory=dict)
     restarts: TableRestarts = field(default_factory=TableRestarts)
     obsolete: Counter[TableName] = field(default_factory=Counter)
+    applied_scn: Scn = FIRST_SCN
+    _recorded: set[str] = field(default_factory=set)  # identities of tables that had a record
+    _shown: set[TableName] = field(default_factory=set)  # names of tables that were shown the last time
     _shown_parts: set[TableName] = field(default_factory=set)  # names of partitions that had a record the last time
     # partitions that have not joined, by the names of their tables at the source
     _parts: dict[TableName, str] = field(default_factory=dict)
@@ -114,6 +120,7 @@ class TableRecords:
             for each in found
             if each.table.part_of is not None and not (each.is_finished and not each.is_joining)
         }
+        self._recorded |= {each.table.identity for each in found if each.record is not None}
         for name in self._shown_parts - {each.table.destination for each in found}:  # their table is copied again
             if name in self.progress:
                 self._show_gone(name)
@@ -121,12 +128,26 @@ class TableRecords:
         for each in found if show else ():
             if each.table.identity in self.gone or self._is_of_its_table(each):
                 continue
-            self.show_recorded(each.table.destination, each.record)
+            self.show_recorded(each.table.destination, each.record, awaits_ddl=self.awaits_ddl(each))
             if each.table.destination not in self.twice:
                 self._show_changed(each)
         if show:
+            self._show_dropped(found)
             self._show_left(ours)
         return found
+
+    def awaits_ddl(self, each: Standing) -> bool:
+        """Return whether DDL decides about a table without a record: its CREATE TABLE may arrive, or its DROP did."""
+        table = each.table
+        return each.record is None and (table.as_of > self.applied_scn or table.identity in self._recorded)
+
+    def _show_dropped(self, found: Sequence[Standing]) -> None:
+        """Show that tables are gone which DDL dropped."""
+        names = {each.table.destination for each in found if each.table.part_of is None}
+        for name in self._shown - names - self._shown_parts - self.left:
+            if name in self.progress:
+                self._show_gone(name)
+        self._shown = names
 
     def _is_of_its_table(self, each: Standing) -> bool:
         """Return whether it is a partition that has joined; such a partition is no longer shown."""
@@ -348,7 +369,7 @@ class TableRecords:
         scn = record.scn if record is not None and each.is_begun else Scn(0)
         self.record(table, scn, "FAILED", problem=problem, beside=beside)
 
-    def show_recorded(self, name: TableName, found: Instantiation | None) -> None:
+    def show_recorded(self, name: TableName, found: Instantiation | None, *, awaits_ddl: bool = False) -> None:
         """Show the record of a table.
 
         A failed copy stays on display if the record only says that the table left.
@@ -356,13 +377,15 @@ class TableRecords:
         Args:
             name: of the table at the destination.
             found: its record; None: it has none, and is shown as PENDING.
+            awaits_ddl: it waits for its CREATE TABLE.
         """
         if name in self.twice:
             self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
         elif name in self.again:
             self.show(TableProgress(owner=name.owner, name=name.name, state="COPYING", problem=_TO_BE_COPIED_AGAIN))
         elif found is None or name in self.waits or found.state == AWAITING:
-            self.show(TableProgress(owner=name.owner, name=name.name, problem=self.waits.get(name, "")))
+            why = self.waits.get(name, _AWAITS_DDL if awaits_ddl else "")
+            self.show(TableProgress(owner=name.owner, name=name.name, problem=why))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
             self.show(
                 TableProgress(

@@ -80,6 +80,7 @@ class DestinationNames:
         for row, table in sorted(used):
             transaction = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
             try:
+                self._tables.check_settled(tables[table], order_scn_of(batch, transaction))
                 if (row, table) in truncated:
                     self._tables.check_truncate(tables[table], order_scn_of(batch, transaction))
                 tables[table] = self.fitting(tables[table])
@@ -104,6 +105,7 @@ class DestinationNames:
             for table in sorted(truncated):
                 self._tables.check_truncate(batch.tables[table], order_scn_of(batch, 0))
             for version in used:
+                self._tables.check_settled(version, order_scn_of(batch, 0))
                 self._tables.check_name(version)
         except UnfitTableError as error:
             return error

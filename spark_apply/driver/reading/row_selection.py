@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from headrace.databases.ports import DdlPlace
 from headrace.lcr.batch import LcrBatch, TableVersion
 from headrace.lcr.cutting import row_transactions, select_rows
 from headrace.lcr.tracking import TrackLog
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports import ApplyProgress
+    from headrace.lcr.ddl import DdlChange
     from spark_apply.tables.arriving import ArrivingTables
 
 __all__ = ["ReaderStatistics", "RowSelection"]
@@ -51,7 +53,7 @@ class RowSelection:
         tracks: receives notes on labelled transactions.
 
     Attributes:
-        progress: what is applied; replaced when the reader restarts.
+        progress: what is applied, as of the reader's last restart.
         statistics: totals since the start.
     """
 
@@ -69,6 +71,11 @@ class RowSelection:
         self._returned, self._tracks = frozenset(returned_from), tracks
         self.progress = progress
         self.statistics = ReaderStatistics()
+
+    def restart(self, progress: ApplyProgress) -> None:
+        """Begin again at the low watermark."""
+        self.progress = progress
+        self._tables.unsettled.withdraw(lambda scn: not self._is_applied(scn))
 
     def count(self, batch: LcrBatch) -> None:
         """Count a dequeued batch, before rows are selected."""
@@ -88,12 +95,15 @@ class RowSelection:
         kept = ~self._applied(batch.transactions.order_scn)[row_transactions(batch.transactions)]
         self.statistics.rows_applied_before += int((~kept).sum())
         new = select_rows(batch, kept)
+        self._withdraw(batch)
         # Skipped tables only: a table whose rows are applied raises its error then.
         with contextlib.suppress(ConditionError, TransformationError):
             for version, scn in emptied_tables(new, self._rules):
                 self._tables.note_emptied(version, scn)
         left = self._beyond_copies(new)
         filtered = self._rules.filter(left)
+        if filtered.ddl is not None:
+            self._tables.note_ddl(filtered.ddl, DdlPlace.of(filtered))
         if filtered.truncates:
             owners = row_transactions(filtered.transactions)
             for truncate in filtered.truncates:
@@ -112,8 +122,10 @@ class RowSelection:
     def without_strangers(self, batch: LcrBatch) -> LcrBatch:
         """Resolve unknown tables that the rules want, and drop rows of tables never copied here.
 
-        A DDL LCR of an unknown table is dropped without asking the source: partitions have none, and a new table is
-        copied as it is then.
+        A DDL LCR of an unknown table is dropped without asking the source, because partitions have none. New tables,
+        and DROPs of tables that are gone at the source, are exceptions (`ArrivingTables.passes_uncopied`).
+
+        Rows that passed `select` are looked at again once a table was settled as one that is not replicated.
 
         Args:
             batch: a batch after `select`.
@@ -121,16 +133,15 @@ class RowSelection:
         Returns:
             The batch without LCRs of tables that were never copied here.
         """
-        if batch.ddl is not None and self._tables.is_unknown(changed_table(batch.ddl)):
-            self.statistics.rows_instantiated += 1
-            return select_rows(batch, np.zeros(1, np.bool_))
+        if batch.ddl is not None:
+            return self._known_ddl(batch, batch.ddl)
         used = {group.table for group in batch.groups} | {
             table for truncate in batch.truncates for table in truncate.tables
         }
         unknown = [batch.tables[table] for table in sorted(used) if self._tables.is_unknown(batch.tables[table])]
         for version in unknown:
             self._tables.resolve(version)
-        known = without_copied(batch, self._first_scn) if unknown else batch
+        known = without_copied(batch, self._first_scn) if unknown or self._tables.has_revoked else batch
         self.statistics.rows_instantiated += batch.row_count - known.row_count
         return known
 
@@ -148,15 +159,45 @@ class RowSelection:
             applied |= (order_scn >= above.after) & (order_scn < above.through)
         return applied
 
+    def _is_applied(self, order_scn: int) -> bool:
+        """Return whether a transaction is applied, or in the error queue, apart from rows of joining tables."""
+        return order_scn < self.progress.ahead_scn or bool(self._applied(np.array([order_scn]))[0])
+
+    def _withdraw(self, batch: LcrBatch) -> None:
+        """Forget the unsettled DDL LCRs of transactions that begin again with a batch."""
+        if not self._tables.unsettled or batch.continues:
+            return
+        begun = {int(scn) for scn in batch.transactions.order_scn}
+        self._tables.unsettled.withdraw(lambda scn: scn in begun and not self._is_applied(scn))
+
     def _beyond_copies(self, batch: LcrBatch) -> LcrBatch:
         """Drop what copies contain; a DDL LCR that must not be made because of them goes on, to be recorded only."""
         if batch.ddl is None:
             return without_copied(batch, self._first_scn_of_arriving)
-        version, order_scn = self._rules.named(changed_table(batch.ddl)), int(batch.transactions.order_scn[0])
-        reason = self._tables.ddl_refusal(version, order_scn, self.progress.ahead_scn)
+        reason = self._refusal(batch, batch.ddl, self._rules.named(changed_table(batch.ddl)))
         if reason is None:
             return select_rows(batch, np.zeros(1, np.bool_))
         return replace(batch, ddl=batch.ddl.not_made(reason)) if reason else batch
+
+    def _refusal(self, batch: LcrBatch, change: DdlChange, version: TableVersion) -> str | None:
+        """Return why a DDL LCR is only recorded; empty: it is made; None: it is dropped."""
+        order_scn, ahead_scn = int(batch.transactions.order_scn[0]), self.progress.ahead_scn
+        if self._tables.passes_uncopied(change, version):
+            return None if order_scn < ahead_scn else ""
+        return self._tables.ddl_refusal(version, order_scn, ahead_scn)
+
+    def _known_ddl(self, batch: LcrBatch, change: DdlChange) -> LcrBatch:
+        """Return a batch without its DDL LCR if that must not pass, now that its table is known."""
+        version = changed_table(change)
+        reason: str | None = ""
+        if self._tables.is_unknown(version):
+            reason = None
+        elif self._tables.has_revoked and not change.why_not_made:
+            reason = self._refusal(batch, change, version)
+        if reason is None:
+            self.statistics.rows_instantiated += 1
+            return select_rows(batch, np.zeros(1, np.bool_))
+        return replace(batch, ddl=change.not_made(reason)) if reason else batch
 
     def _first_scn_of_arriving(self, version: TableVersion) -> int:
         """Return the first SCN to apply of a table as it arrives, before it gets its name at the destination."""

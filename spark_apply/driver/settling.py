@@ -1,0 +1,63 @@
+"""What became of DDL LCRs that make or drop tables: the destination is asked, and the apply process's tables follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from spark_apply.copy.records.tables import TableProgress
+from spark_apply.tables.unsettled import DdlFates, TableChanges
+
+if TYPE_CHECKING:
+    from headrace.databases.ports import DdlPlace, DestinationDatabase
+    from spark_apply.apply_config import ApplyConfig
+
+__all__ = ["DdlSettling"]
+
+
+class DdlSettling:
+    """Asks the destination, and changes `ApplyConfig.replicated`. Only the loop's thread uses it.
+
+    Args:
+        config: of the apply process.
+        destination: asked for outcomes and records.
+        moved: called when a table is replicated, or is not any more.
+    """
+
+    def __init__(
+        self, config: ApplyConfig, destination: DestinationDatabase, moved: Callable[[TableProgress], None]
+    ) -> None:
+        self._config, self._destination, self._moved = config, destination, moved
+
+    def fates(self, places: Collection[DdlPlace]) -> DdlFates:
+        """Return what the destination knows of DDL LCRs, and of the source's tables.
+
+        Args:
+            places: of the LCRs.
+
+        Raises:
+            DatabaseUnavailable: the destination does not answer.
+        """
+        topology, apply, source = self._config.topology, self._config.apply, self._config.source.site
+        outcomes = self._destination.ddl_outcomes(topology, apply, places)
+        # Behind the outcomes: a table that was made meanwhile has its record, and one with an outcome has no other.
+        recorded = self._destination.instantiations(topology, apply)
+        return DdlFates(outcomes=outcomes, records={each.identity: each for each in recorded if each.source == source})
+
+    def take_up(self, changes: TableChanges) -> None:
+        """Change the tables of the apply process; only now the copies see a new one, which has its record."""
+        for table in changes.removed:
+            self._config.replicated.remove(table.identity)
+            self._moved(TableProgress(owner=table.destination.owner, name=table.destination.name, state="GONE"))
+        for table, record in changes.added:
+            self._config.replicated.add(table)
+            self._moved(
+                TableProgress(
+                    owner=record.owner,
+                    name=record.name,
+                    state=record.state,
+                    rows=record.row_count,
+                    scn=record.scn,
+                    problem=record.problem,
+                )
+            )

@@ -1,0 +1,140 @@
+"""DDL LCRs that make or drop tables, from their arrival until it is known what became of them at the destination.
+
+The destination decides (`spark_apply.tables.arriving`): it makes a table and records it in the transaction of the DDL
+LCR, or it records why not. The reader learns that when the transaction is applied.
+
+    CREATE TABLE arrives       noted: the rows behind it, which have its order SCN, pass
+    the transaction is applied the outcome and the table's record are asked for: the table is replicated, or a stranger
+    the transaction is sent    forgotten: it arrives again, and the rows before it belong to the tables of then
+      again
+    it is in the error queue   there is no outcome yet: it stays unsettled until an operator executes or deletes it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.lcr.table_name import TableName
+from spark_apply.apply_config import BY_RECORD_SCN, TableToInstantiate
+
+if TYPE_CHECKING:
+    from headrace.databases.ports import DdlOutcomeKind, DdlPlace, Instantiation
+    from headrace.lcr.ddl import DdlChange
+
+__all__ = ["DdlFates", "TableChanges", "Unsettled", "UnsettledDdl", "made_table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsettledDdl:
+    """A DDL LCR that makes or drops a table.
+
+    Args:
+        place: its own.
+        name: of the table at the destination.
+        number: of the table at the source.
+        table: the table that it makes; None: it drops one.
+    """
+
+    place: DdlPlace
+    name: TableName
+    number: int
+    table: TableToInstantiate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlFates:
+    """What the destination knows of DDL LCRs and tables.
+
+    Args:
+        outcomes: of the LCRs that were asked for, as far as there are any.
+        records: of the source's tables, by identity; read after the outcomes.
+    """
+
+    outcomes: Mapping[DdlPlace, DdlOutcomeKind] = field(default_factory=dict)
+    records: Mapping[str, Instantiation] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChanges:
+    """How the tables of an apply process change.
+
+    Args:
+        added: tables that are replicated from now on, with their records.
+        removed: tables that are not any more.
+    """
+
+    added: tuple[tuple[TableToInstantiate, Instantiation], ...] = ()
+    removed: tuple[TableToInstantiate, ...] = ()
+
+
+class Unsettled:
+    """The unsettled DDL LCRs, in the order of their arrival.
+
+    Attributes:
+        made: those that make a table, by the table's number at the source.
+        names: the tables that they make, by name at the destination; the last one of a name.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[DdlPlace, UnsettledDdl] = {}
+        self.made: dict[int, UnsettledDdl] = {}
+        self.names: dict[TableName, TableToInstantiate] = {}
+
+    def __iter__(self) -> Iterator[UnsettledDdl]:
+        return iter(tuple(self._of.values()))
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    @property
+    def places(self) -> tuple[DdlPlace, ...]:
+        """The places of all."""
+        return tuple(self._of)
+
+    def add(self, ddl: UnsettledDdl) -> None:
+        """Note an LCR; one that arrives again is noted once."""
+        self._of.pop(ddl.place, None)
+        self._of[ddl.place] = ddl
+        self._sort()
+
+    def remove(self, place: DdlPlace) -> None:
+        """Forget a settled LCR."""
+        self._of.pop(place, None)
+        self._sort()
+
+    def withdraw(self, is_sent_again: Callable[[int], bool]) -> None:
+        """Forget LCRs that arrive again.
+
+        Args:
+            is_sent_again: returns whether the transaction of an order SCN does.
+        """
+        for place in [place for place in self._of if is_sent_again(place.order_scn)]:
+            del self._of[place]
+        self._sort()
+
+    def _sort(self) -> None:
+        made = [(each, each.table) for each in self._of.values() if each.table is not None]
+        self.made = {each.number: each for each, _ in made}
+        self.names = {each.name: table for each, table in made}
+
+
+def made_table(identity: str, change: DdlChange) -> TableToInstantiate:
+    """Return a table that DDL makes, as an apply process replicates it.
+
+    DDL travels of whole tables that keep their names, and whose destination nobody else writes (`topology.checks.ddl`).
+
+    Args:
+        identity: of the table.
+        change: that makes it.
+    """
+    name = change.base_table
+    return TableToInstantiate(
+        identity=identity,
+        source=name,
+        destination=name,
+        object_numbers=(int(change.object_number),),
+        may_empty=True,
+        as_of=BY_RECORD_SCN,
+    )
