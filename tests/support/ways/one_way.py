@@ -23,7 +23,7 @@ from actors.staging.queue_host import QueueHost
 from headrace.base.errors import HeadraceError, PropagationError, Retry
 from headrace.databases.connectors import DatabaseAccess, decoder_for
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.lcr.scn import Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
@@ -212,6 +212,9 @@ class OneWay:
     def _driver(self) -> apply_driver.ApplyDriver:
         access = partial(DatabaseAccess, kind="postgres")
         (apply,) = self.spec.applies
+        captured = self._source.captured(self.spec.name)
+        # Behind the question, as the apply process's actor: what is named is in the log below.
+        as_of = self._source.write_marker(b"made") if any(table.is_made for table in captured) else FIRST_SCN
         config = ApplyConfig(
             topology=self.spec.name,
             apply=apply.name,
@@ -227,8 +230,9 @@ class OneWay:
                     destination=TableName.of(table),
                     may_empty=True,
                     object_numbers=tuple(int(number) for number in table.object_numbers),
+                    as_of=as_of if table.is_made else FIRST_SCN,
                 )
-                for table in self._source.captured(self.spec.name)
+                for table in captured
             ),
         )
         return apply_driver.ApplyDriver(config, queue=self._dequeues_from, application=lambda: None)  # type: ignore[return-value]  # there is none

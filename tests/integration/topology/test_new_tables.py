@@ -1,0 +1,584 @@
+"""New and dropped tables from one real server to another, in one process: the real hosts, and a driver on threads.
+
+Users create, fill, alter and drop tables at the source while capture, apply and `up` run, are killed, or begin anew. At the
+end both sides have the same tables with the same rows, each written once, and no table that DDL made was copied.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.base.errors import DatabaseUnavailable
+from headrace.databases.ports import Instantiation
+from headrace.databases.postgres.connection import connect
+from headrace.databases.postgres.ddl.structure_query import read_structure
+from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.deployment.inspection import check_topology, plan_topology
+from headrace.lcr.scn import Scn
+from headrace.lcr.structure import Part, PartName, elements
+from headrace.lcr.table_name import TableName
+from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.databases.statements import digest, execute
+from tests.support.session.background import in_background
+from tests.support.session.matrices import values
+from tests.support.session.seeds import scaled, seeds
+from tests.support.ways.one_way import ONE_WAY, WAIT_S, OneWay, create_tables, load
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+WITH_DDL = ONE_WAY.replace(
+    "- {tables: [public.first, public.log], from: dbs1, to: [dbs2]}",
+    "- {schemas: [public], from: dbs1, to: [dbs2], ddl: true}",
+)
+COPIED = {"first", "log"}  # all others are made by DDL
+TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
+APPLY_SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
+AND application_name ~ 'apply' AND pid <> pg_backend_pid()"""
+
+
+def tables(dsn: str) -> list[str]:
+    return [name for (name,) in execute(dsn, TABLES)]
+
+
+def parts(dsn: str, name: str) -> dict[PartName, Part]:
+    """Return a table's parts, without the foreign keys, which are not replicated."""
+    with closing(connect(dsn, application_name="test")) as connection:
+        found = elements(read_structure(connection, TableName("public", name)))
+    return {key: part for key, part in found.items() if getattr(part, "type", "") != "f"}
+
+
+class Way(OneWay):
+    """The topology, and what tests ask of it."""
+
+    def settle(self) -> None:
+        """Wait until everything is applied and every table joined; restart the driver after failures that time heals."""
+        end = Scn(end_of_log(self.source_dsn))
+
+        def is_settled() -> bool:
+            self.tend()
+            status = self.driver.control.status()
+            states = {each.state for each in status.instantiation}
+            return status.low_watermark_scn >= end and states <= {"DONE", "GONE"}
+
+        wait_for("everything", is_settled, WAIT_S)
+
+    def assert_same(self) -> None:
+        """Compare everything."""
+        self.settle()
+        names = tables(self.source_dsn)
+        assert tables(self.destination_dsn) == names
+        for name in names:
+            assert digest(self.destination_dsn, name) == digest(self.source_dsn, name), name
+            assert parts(self.destination_dsn, name) == parts(self.source_dsn, name), name
+        assert execute(self.destination_dsn, "SELECT * FROM headrace.apply_error") == []
+        assert self._source.uncaptured(self.spec.name, self.spec.capture_rules("dbs1")) == ()
+
+    def records(self) -> dict[str, Instantiation]:
+        with closing(PostgresDestination(self.destination_dsn, site="dbs2")) as destination:
+            (apply,) = self.spec.applies
+            return {each.name: each for each in destination.instantiations(self.spec.name, apply.name)}
+
+    def assert_nothing_was_copied(self) -> None:
+        """Check that each table that DDL made has the record of its CREATE TABLE."""
+        for name, record in self.records().items():
+            assert record.state == "DONE", record
+            if name not in COPIED:
+                assert (record.row_count, record.digest) == (0, "0" * 32), record
+
+    def outcomes(self) -> list[str]:
+        return [
+            outcome
+            for (outcome,) in execute(
+                self.destination_dsn, "SELECT outcome FROM headrace.dba_apply_ddl ORDER BY ddl_number"
+            )
+        ]
+
+    def kill_driver(self) -> None:
+        """Let the driver and its tasks end at once, and begin another one."""
+        self.driver.stop(0.0)
+        assert self.driver.join(WAIT_S)
+        self.driver = self._driver()
+        self.driver.start()
+
+    def kill_sessions(self) -> None:
+        execute(self.destination_dsn, APPLY_SESSIONS)
+
+    def up(self) -> None:
+        self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
+
+    def paused_on(self, words: str) -> str:
+        """Wait for a pause that says these words; return everything that it says."""
+        said = [""]
+
+        def is_shown() -> bool:
+            self.driver.outcome()
+            status = self.driver.control.status()
+            said[0] = f"{status.detail} {status.hint}"
+            return words in said[0]
+
+        wait_for(f"a pause that says {words}", is_shown, WAIT_S)
+        return said[0]
+
+
+def await_copies(way: Way) -> None:
+    def are_done() -> bool:
+        return [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2
+
+    wait_for("the copies", are_done, WAIT_S)
+
+
+@pytest.fixture(params=values(["combined", "queued"], "combined"))
+def way(
+    request: pytest.FixtureRequest,
+    source_database: str,
+    destination_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Way]:
+    create_tables(source_database, destination_database)
+    more = "combined: never\n" if request.param == "queued" else ""
+    made = Way(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL, more=more)
+    await_copies(made)
+    yield made
+    made.close()
+
+
+# --------------------------------------------------------------------------- one transaction
+
+
+def test_first_row_arrives_without_a_second_up(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("INSERT INTO log VALUES (1)")
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY, v text NOT NULL DEFAULT 'd', CHECK (id > 0))")
+        user.execute("INSERT INTO made VALUES (1, 'first')")
+    execute(way.source_dsn, "INSERT INTO made (id) VALUES (2); UPDATE made SET v = 'changed' WHERE id = 1")
+    execute(way.source_dsn, "CREATE INDEX made_v ON made (v); DELETE FROM made WHERE id = 2")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert set(way.outcomes()) == {"APPLIED"}
+    shown = {each.name: each.state for each in way.driver.control.status().instantiation}
+    assert shown == dict.fromkeys(["first", "log", "made"], "DONE")
+
+
+def test_table_without_a_key_has_its_updates_and_deletes(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE bag (a integer, b text)")
+    execute(way.source_dsn, "INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (2, NULL)")
+    execute(way.source_dsn, "UPDATE bag SET b = 'y' WHERE ctid = (SELECT min(ctid) FROM bag WHERE a = 1)")
+    execute(way.source_dsn, "DELETE FROM bag WHERE a = 2")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+
+
+def test_create_alter_drop_create_in_one_transaction(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY)")
+        user.execute("INSERT INTO made VALUES (1)")
+        user.execute("ALTER TABLE made ADD COLUMN v text")
+        user.execute("INSERT INTO made VALUES (2, 'new')")
+        user.execute("DROP TABLE made")
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY, other integer)")
+        user.execute("INSERT INTO made VALUES (1, 7)")
+        user.execute("CREATE TABLE gone (id integer PRIMARY KEY); INSERT INTO gone VALUES (1); DROP TABLE gone")
+    execute(way.source_dsn, "INSERT INTO made VALUES (2, 8)")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert execute(way.destination_dsn, "SELECT id, other FROM made ORDER BY 1") == [(1, 7), (2, 8)]
+    assert set(way.outcomes()) == {"APPLIED"}
+
+
+def test_drop_and_create_of_one_name_in_two_transactions(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    execute(way.source_dsn, "DROP TABLE made")
+    execute(way.source_dsn, "CREATE TABLE made (id integer, v text); INSERT INTO made VALUES (2, 'x')")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert set(way.outcomes()) == {"APPLIED"}
+
+
+def test_serial_and_identity(way: Way) -> None:
+    execute(
+        way.source_dsn,
+        "CREATE TABLE made (id serial PRIMARY KEY, n bigint GENERATED BY DEFAULT AS IDENTITY (INCREMENT 5), v text)",
+    )
+    execute(way.source_dsn, "INSERT INTO made (v) VALUES ('a'), ('b')")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    owned = "SELECT pg_get_serial_sequence('made', 'id'), pg_get_serial_sequence('made', 'n')"
+    assert execute(way.destination_dsn, owned) == execute(way.source_dsn, owned)
+
+
+def test_savepoints_that_are_rolled_back_leave_nothing(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("SAVEPOINT half")
+        user.execute("CREATE TABLE gone (id integer PRIMARY KEY); INSERT INTO gone VALUES (1)")
+        user.execute("ROLLBACK TO half")
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY)")
+        user.execute("SAVEPOINT half")
+        user.execute("INSERT INTO made VALUES (1); ALTER TABLE made ADD COLUMN gone text")
+        user.execute("ROLLBACK TO half")
+        user.execute("INSERT INTO made VALUES (2)")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_truncate_alone_and_with_others(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+        user.execute("TRUNCATE made")
+        user.execute("INSERT INTO made VALUES (2)")
+    execute(way.source_dsn, "TRUNCATE made, log")
+    execute(way.source_dsn, "INSERT INTO made VALUES (3); INSERT INTO log VALUES (3)")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+
+
+def test_table_made_with_rows_is_named_and_copied_after_up(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE made AS SELECT 1 AS id, 'x' AS v")
+    execute(way.source_dsn, "INSERT INTO made VALUES (2, 'y')")
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the record", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    ((outcome, reason),) = execute(way.destination_dsn, "SELECT outcome, reason FROM headrace.dba_ddl_not_applied")
+    assert outcome == "NOT APPLIED"
+    assert "headrace up" in reason
+    assert way._source.uncaptured(way.spec.name, way.spec.capture_rules("dbs1")) == ("public.made",)
+    execute(way.destination_dsn, "CREATE TABLE made (id integer, v text)")
+    execute(way.source_dsn, "ALTER TABLE made REPLICA IDENTITY FULL")
+    way.up()
+    way.kill_driver()
+    way.assert_same()
+    assert way.records()["made"].row_count == 2
+
+
+# --------------------------------------------------------------------------- processes that die
+
+
+def test_killed_before_the_record_is_decoded(way: Way) -> None:
+    way._end("capture:capture_dbs1")
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    way.kill_driver()  # its source names a table of which the redo log says nothing yet
+    execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+    time.sleep(1.0)  # a copy would begin now
+    assert "made" not in tables(way.destination_dsn)
+    way._begin("capture:capture_dbs1")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+
+
+def test_killed_before_the_commit(way: Way) -> None:
+    with psycopg.connect(way.destination_dsn) as blocker:
+        blocker.execute("LOCK TABLE log IN ACCESS EXCLUSIVE MODE")
+        with psycopg.connect(way.source_dsn) as user:
+            user.execute("CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+            user.execute("INSERT INTO log VALUES (1)")
+        execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+        waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'log'::regclass"
+        wait_for("the server at the lock", lambda: execute(way.destination_dsn, waiting)[0][0], WAIT_S)
+        way.kill_driver()
+        way.kill_sessions()
+        assert "made" not in tables(way.destination_dsn)
+        assert "made" not in way.records()
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_killed_between_the_commit_and_its_settling(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+
+        def away(*_: object) -> object:
+            raise DatabaseUnavailable("not now")
+
+        patch.setattr(PostgresDestination, "ddl_outcomes", away)
+        execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+        execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+        wait_for("the commit", lambda: "made" in tables(way.destination_dsn), WAIT_S)
+        way.driver.stop(0.0)
+        assert way.driver.join(WAIT_S)
+    way.driver = way._driver()
+    way.driver.start()
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert way.outcomes() == ["APPLIED"]
+
+
+@pytest.mark.parametrize("broken", ["sessions", "capture", "driver"])
+def test_killed_while_users_create_tables(way: Way, broken: str) -> None:
+    for number in range(4):
+        execute(way.source_dsn, f"CREATE TABLE t{number} (id integer PRIMARY KEY); INSERT INTO t{number} VALUES (1)")
+        if broken == "sessions":
+            way.kill_sessions()
+        elif broken == "capture":
+            way.replace_capture()
+        else:
+            way.kill_driver()
+        execute(way.source_dsn, f"INSERT INTO t{number} VALUES (2); UPDATE t{number} SET id = 3 WHERE id = 1")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert set(way.outcomes()) == {"APPLIED"}
+
+
+def test_source_drops_it_before_the_destination_makes_it(way: Way) -> None:
+    way._end("capture:capture_dbs1")
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+    execute(way.source_dsn, "DROP TABLE made; DROP TABLE log")
+    way.kill_driver()  # its source names neither
+    way._begin("capture:capture_dbs1")
+    way.assert_same()
+    assert way.outcomes() == ["APPLIED"] * 3
+
+
+def test_new_destination_copies_what_was_made_before(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    way.settle()
+    way.driver.stop(5.0)
+    assert way.driver.join(WAIT_S)
+    (apply,) = way.spec.applies
+    with closing(PostgresDestination(way.destination_dsn, site="dbs2")) as destination:
+        destination.forget(way.spec.name, apply.name)
+    execute(way.destination_dsn, "TRUNCATE first, log, made")
+    execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+    way.driver = way._driver()
+    way.driver.start()
+    way.assert_same()
+    assert way.records()["made"].row_count == 2
+
+
+# --------------------------------------------------------------------------- many sessions, and `up`
+
+
+def test_up_while_tables_are_created(way: Way) -> None:
+    """A session that meets another one's CREATE TABLE, or `up`, has its table copied after the next `up`."""
+    clients, each = scaled(6, 10), scaled(3, 10)
+
+    def create(client: int) -> None:
+        with psycopg.connect(way.source_dsn, autocommit=True) as user:
+            for number in range(each):
+                name = f"t{client}_{number}"
+                with user.transaction():
+                    user.execute(f"CREATE TABLE {name} (id integer PRIMARY KEY)".encode())
+                    user.execute(f"INSERT INTO {name} VALUES (1)".encode())
+                user.execute(f"INSERT INTO {name} VALUES (2)".encode())
+
+    threads = [threading.Thread(target=create, args=(client,)) for client in range(clients)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        way.up()
+        way.kill_driver()
+    for thread in threads:
+        thread.join()
+    way.up()
+    missing = set(tables(way.source_dsn)) - set(tables(way.destination_dsn))
+    published = {
+        name for (name,) in execute(way.source_dsn, "SELECT relation::regclass::text FROM headrace_ddl.made WHERE true")
+    }
+    for name in missing - published:  # `check` prints these statements
+        execute(way.destination_dsn, f"CREATE TABLE {name} (id integer PRIMARY KEY)")
+    way.kill_driver()
+    way.assert_same()
+    records = way.records()
+    assert {name for name in published if name in records and records[name].row_count} == set()
+
+
+# --------------------------------------------------------------------------- what the destination refuses
+
+
+TAKEN = "CREATE TABLE made (id text)"
+
+
+def test_refused_table_is_made_when_the_name_is_free(way: Way) -> None:
+    execute(way.destination_dsn, TAKEN)
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    way.paused_on("another table of that name")
+    execute(way.destination_dsn, "DROP TABLE made")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_refused_table_may_be_made_by_hand(way: Way) -> None:
+    execute(way.destination_dsn, f"{TAKEN}; INSERT INTO made VALUES ('mine')")
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    way.paused_on("another table of that name")
+    execute(way.destination_dsn, "DROP TABLE made; CREATE TABLE made (id integer PRIMARY KEY)")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert way.outcomes() in (["PASSED OVER"], ["APPLIED"])
+
+
+def test_refused_table_may_be_left_out_and_is_copied_by_the_next_start(way: Way) -> None:
+    execute(way.destination_dsn, TAKEN)
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+    said = way.paused_on("headrace.ddl_skip")
+    execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
+    execute(way.source_dsn, "INSERT INTO log VALUES (1)")
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    assert way.outcomes() == ["SKIPPED"]
+    execute(way.destination_dsn, "DROP TABLE made; CREATE TABLE made (id integer PRIMARY KEY)")
+    way.kill_driver()
+    way.assert_same()
+    assert way.records()["made"].row_count == 2
+
+
+def test_missing_schema_pauses_until_it_is_there(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(source_database, destination_database)
+    execute(source_database, "CREATE SCHEMA shop")
+    text = WITH_DDL.replace("[public]", "[public, shop]")
+    way = Way(tmp_path, source_database, destination_database, monkeypatch, text=text)
+    try:
+        await_copies(way)
+        execute(source_database, "CREATE TABLE shop.made (id integer PRIMARY KEY); INSERT INTO shop.made VALUES (1)")
+        way.paused_on("CREATE SCHEMA shop")
+        execute(destination_database, "CREATE SCHEMA shop")
+        way.assert_same()
+        assert execute(destination_database, "SELECT id FROM shop.made") == [(1,)]
+    finally:
+        way.close()
+
+
+# --------------------------------------------------------------------------- DROP
+
+
+def test_dropped_table_goes_and_a_view_refuses_it(way: Way) -> None:
+    execute(way.destination_dsn, "CREATE VIEW seen AS SELECT id FROM first")
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("INSERT INTO log VALUES (1)")
+        user.execute("DROP TABLE first")
+        user.execute("INSERT INTO log VALUES (2)")
+    way.paused_on("seen")
+    assert execute(way.destination_dsn, "SELECT count(*) FROM log") == [(0,)], "nothing of the transaction is there"
+    execute(way.destination_dsn, "DROP VIEW seen")
+    way.assert_same()
+    assert list(way.records()) == ["log"]
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_schema_that_is_dropped_takes_its_tables(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(source_database, destination_database)
+    for dsn in (source_database, destination_database):
+        execute(dsn, "CREATE SCHEMA shop")
+    text = WITH_DDL.replace("[public]", "[public, shop]")
+    way = Way(tmp_path, source_database, destination_database, monkeypatch, text=text)
+    try:
+        await_copies(way)
+        execute(source_database, "CREATE TABLE shop.a (id integer PRIMARY KEY)")
+        execute(source_database, "CREATE TABLE shop.b (id integer PRIMARY KEY, a integer)")
+        execute(source_database, "INSERT INTO shop.a VALUES (1); INSERT INTO shop.b VALUES (1, 1)")
+        execute(source_database, "DROP SCHEMA shop CASCADE")
+        way.assert_same()
+        assert execute(destination_database, "SELECT tablename FROM pg_tables WHERE schemaname = 'shop'") == []
+        assert set(way.records()) == COPIED
+    finally:
+        way.close()
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def test_plan_and_check_know_a_new_table(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE", way.source_dsn)
+    monkeypatch.setenv("DESTINATION", way.destination_dsn)
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    way.settle()
+    file = tmp_file(way)
+    found = check_topology(file, ask_databases=True)
+    assert [finding for finding in found.findings if "made" in f"{finding.path} {finding.problem}"] == []
+    plan = plan_topology(file, ask_databases=True).as_text()
+    assert "public.made" not in [line for line in plan.splitlines() if "ALTER PUBLICATION" in line]
+
+
+def tmp_file(way: Way) -> Path:
+    return way._folder / "topology.yaml"
+
+
+# --------------------------------------------------------------------------- random histories
+
+
+class Users:
+    """A user who creates, fills, alters and drops tables at random, one transaction after another."""
+
+    def __init__(self, dsn: str, rng: random.Random) -> None:
+        self._dsn, self._rng, self._names, self._rows = dsn, rng, 0, 0
+
+    def run(self, transactions: int) -> None:
+        with psycopg.connect(self._dsn) as user:
+            for _ in range(transactions):
+                for _ in range(self._rng.randint(1, 5)):
+                    self._step(user)
+                if self._rng.random() < 0.2:
+                    user.rollback()
+                else:
+                    user.commit()
+
+    def _step(self, user: psycopg.Connection) -> None:
+        rng = self._rng
+        if rng.random() < 0.15:
+            user.execute("SAVEPOINT half")
+            self._change(user)
+            if rng.random() < 0.6:
+                user.execute("ROLLBACK TO half")
+            return
+        self._change(user)
+
+    def _change(self, user: psycopg.Connection) -> None:
+        rng = self._rng
+        there = [name for (name,) in user.execute(TABLES).fetchall() if name not in COPIED]
+        self._names += 1
+        self._rows += 1
+        if not there or rng.random() < 0.2:
+            # A name may come again once its table is dropped.
+            name = rng.choice([f"t{number}" for number in range(6)])
+            if name not in there:
+                key = rng.choice([" PRIMARY KEY", ""])
+                user.execute(f"CREATE TABLE {name} (id integer{key}, v text)".encode())
+            return
+        name, kind = rng.choice(there), rng.random()
+        if kind < 0.12:
+            user.execute(f"DROP TABLE {name}".encode())
+        elif kind < 0.2:
+            user.execute(f"TRUNCATE {name}".encode())
+        elif kind < 0.3:
+            user.execute(f"ALTER TABLE {name} ADD COLUMN c{self._names} integer DEFAULT {self._names}".encode())
+        elif kind < 0.75:
+            user.execute(f"INSERT INTO {name} (id, v) VALUES ({self._rows}, 'h')".encode())
+        elif kind < 0.9:
+            user.execute(f"UPDATE {name} SET v = v || 'u' WHERE id % 2 = {self._rows % 2}".encode())
+        else:
+            user.execute(f"DELETE FROM {name} WHERE id % 5 = {self._rows % 5}".encode())
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("new_tables", test=2, soak=4))
+def test_random_tables_arrive_once_whatever_restarts(way: Way, seed: int) -> None:
+    rng = random.Random(seed)
+    users = Users(way.source_dsn, rng)
+    with load(way.source_dsn):
+        for _ in range(scaled(3, 8)):
+            with in_background(lambda _: users.run(10)):
+                broken = rng.choice(["driver", "capture", "sessions", "up"])
+                time.sleep(rng.random() * 0.3)
+                if broken == "driver":
+                    way.kill_driver()
+                elif broken == "capture":
+                    way.replace_capture()
+                elif broken == "sessions":
+                    way.kill_sessions()
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert set(way.outcomes()) <= {"APPLIED", "PASSED OVER"}
