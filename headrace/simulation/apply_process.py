@@ -32,6 +32,7 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop.host import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.settling import DdlSettling
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.sets.conflict_settings import ConflictSettings
 from spark_apply.tables.arriving import ArrivingTables, TableStart
@@ -321,9 +322,10 @@ class Driver:
             progress=progress,
             rules=RuleEvaluation(*config.rules, types=value_types()),
             fits=fits,
-            tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}),
+            tables=ArrivingTables({key: TableStart(scn=scn) for key, scn in scns.items()}, topology=sim.topology.name),
             returned_from=config.returned_from,
             tracks=tracks,
+            settling=DdlSettling(config, destination, lambda _: None),
         )
         self.coordinator = ApplyCoordinator(
             progress=progress,

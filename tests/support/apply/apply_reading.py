@@ -12,6 +12,7 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.driver.reading.pieces import Piece, Run
+from spark_apply.driver.settling import DdlSettling
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
 
@@ -31,6 +32,7 @@ class Reading:
         returned_from: tuple[str, ...] = (),
         columns: int = 2,
         tables: ArrivingTables | None = None,
+        settling: DdlSettling | None = None,
     ) -> None:
         self.store = MemoryStore()
         self.create(columns)
@@ -44,6 +46,7 @@ class Reading:
             fits=self.fits,
             tables=tables if tables is not None else ArrivingTables({("public", "t"): TableStart(scn=instantiated)}),
             returned_from=returned_from,
+            settling=settling,
         )
 
     def create(self, columns: int) -> None:

@@ -33,6 +33,7 @@ from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop.host import CoordinatorHost
 from spark_apply.driver.reader import ApplyReader
+from spark_apply.driver.settling import DdlSettling
 from spark_apply.server.apply_server import ApplyServer
 from spark_apply.tables.arriving import ArrivingTables, TableStart
 from spark_apply.tables.fits import TableFits
@@ -161,7 +162,8 @@ class Driver:
             progress=progress,
             rules=RuleEvaluation(RuleSet()),
             fits=fits,
-            tables=ArrivingTables(self.instantiation),
+            tables=ArrivingTables(self.instantiation, topology=TOPOLOGY),
+            settling=DdlSettling(self.config, destination, lambda _: None),
         )
         self.coordinator = ApplyCoordinator(
             progress=progress,

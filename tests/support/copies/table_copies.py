@@ -12,7 +12,7 @@ from headrace.databases.memory.source import MemorySource
 from headrace.databases.memory.store import MemoryStore, destination_column
 from headrace.databases.ports import DestinationSession
 from headrace.databases.ports.copying import TablePlan
-from headrace.lcr.scn import Scn
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.transformations.transformation import Transformation
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
@@ -100,6 +100,8 @@ class World:
     def copying(self) -> TableInstantiation:
         destination = MemoryDestination(store=self.store)
         epoch = destination.raise_epoch(TOPOLOGY, APPLY).epoch
+        captured = self.source.captured(TOPOLOGY)
+        as_of = self.source.write_marker(b"made") if any(table.is_made for table in captured) else FIRST_SCN
         tables = tuple(
             TableToInstantiate(
                 identity=table.identity,
@@ -108,8 +110,9 @@ class World:
                 object_numbers=tuple(map(int, table.object_numbers)),
                 transformations=self.transformations,
                 may_empty=self.may_empty,
+                as_of=as_of if table.is_made else FIRST_SCN,
             )
-            for table in self.source.captured(TOPOLOGY)
+            for table in captured
         )
         access = DatabaseAccess(site="dbs1", kind="memory", dsn="")
         config = ApplyConfig(
