@@ -51,9 +51,9 @@ class CreatedPair:
         self.session = self.open()
         self.version = self.user.info.server_version // 10_000
 
-    def open(self) -> DestinationSession:
+    def open(self, server: int = 0) -> DestinationSession:
         """Open a session; the caller closes it."""
-        return self.destination.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=TAG)
+        return self.destination.open_session(TOPOLOGY, APPLY, server=server, epoch=self.epoch, tag=TAG)
 
     @contextlib.contextmanager
     def logged_on(self, dsn: str) -> Iterator[None]:
@@ -64,7 +64,8 @@ class CreatedPair:
         """
         destination, was = PostgresDestination(dsn, site="b"), self.session
         was.close()
-        self.session = destination.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=TAG, incarnation=2)
+        # Another server: the role may not end the superuser's session, which may take a moment to go.
+        self.session = destination.open_session(TOPOLOGY, APPLY, server=1, epoch=self.epoch, tag=TAG)
         try:
             yield
         finally:
@@ -147,7 +148,7 @@ class CreatedPair:
                 self.session.change_table(each, self.place(number, scn=scn), is_in_order=is_in_order)
                 for number, each in enumerate(changes)
             ]
-            self.session.commit([], 0)  # type: ignore[arg-type]  # a number is enough here
+            self.session.commit([], 0)
         except BaseException:
             self.session.rollback()
             raise

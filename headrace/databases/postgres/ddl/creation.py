@@ -105,7 +105,7 @@ def check_creation(planned: PlannedCreation, after: Structure | None) -> None:
     found = list(differences(planned._work, wanted, empty, after or _NOTHING))  # noqa: SLF001 - a function of the plan
     if found:
         table = TableName.of(wanted)
-        message = f"CREATE TABLE of table {table}: the result is another one: {'; '.join(found)}"
+        message = f"the result is another one: {'; '.join(found)}"
         raise DataError(message, hint="create the table here, empty and as the source has it", table=str(table))
 
 

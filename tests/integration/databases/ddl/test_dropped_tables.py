@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 
 import psycopg
 import pytest
 
-from headrace.base.errors import DatabaseUnavailable, DataError
+from headrace.base.errors import DatabaseUnavailable, DataError, UnfitTableError
 from headrace.databases.ports import DDL_REFUSED, DdlOutcomeKind
 from tests.support.databases.created_pair import CreatedPair
 from tests.support.databases.destination_contract import APPLY, TOPOLOGY
@@ -200,6 +201,30 @@ def test_made_written_and_dropped_in_one_transaction(created: CreatedPair) -> No
     created.assert_equal("jobs")
     assert created.admin.execute("SELECT * FROM hr.jobs").fetchall() == [(5,)]
     assert list(created.records()) == [f"1.2.{created.number('jobs')}.7"]
+
+
+def test_session_of_another_server_describes_the_later_table_of_that_name(created: CreatedPair) -> None:
+    made(created, "jobs", JOBS)
+    with closing(created.open(server=1)) as other:
+        table = other.describe("hr", "jobs")
+        assert table is not None
+        rows = [insert(table, [(int4(1), b"one")])]
+        other.begin()
+        other.write(rows)
+        other.commit([], 0)
+        gone = created.dropped("jobs")
+        made_again = created.created("jobs", "CREATE TABLE hr.jobs (id int PRIMARY KEY, title text, n int)")
+        created.apply(gone, made_again)
+        other.begin()
+        with pytest.raises(UnfitTableError):
+            other.write(rows)
+        other.rollback()
+        table = other.describe("hr", "jobs")
+        assert table is not None
+        other.begin()
+        other.write([insert(table, [(int4(1), b"one", int4(5))])])
+        other.commit([], 0)
+    assert created.admin.execute("SELECT * FROM hr.jobs").fetchall() == [(1, "one", 5)]
 
 
 def test_waiting_for_a_lock_is_tried_again(created: CreatedPair) -> None:

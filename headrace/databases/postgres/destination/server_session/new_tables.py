@@ -176,14 +176,11 @@ class NewTables:
             row = self._transaction.connection.execute(_LACKING, (wanted.role, table.owner)).fetchone()
         if row is None:
             schema = quote(table.owner)
-            message = f"CREATE TABLE of table {table}: there is no schema {schema} here"
-            raise DataError(message, hint=f"CREATE SCHEMA {schema}", table=str(table))
+            raise DataError(f"there is no schema {schema} here", hint=f"CREATE SCHEMA {schema}", table=str(table))
         if row[0]:
             grant = f"GRANT {', '.join(row[0])} ON SCHEMA {quote(table.owner)} TO {quote(wanted.role)}"
-            message = (
-                f"CREATE TABLE of table {table}: {wanted.role}, who is to own it here, lacks {' and '.join(row[0])}"
-            )
-            raise DataError(f"{message} on its schema", hint=grant, table=str(table))
+            message = f"{wanted.role}, who is to own it here, lacks {' and '.join(row[0])} on its schema"
+            raise DataError(message, hint=grant, table=str(table))
         # Also when it fails: descriptions from behind it are no use when it is undone.
         self._tables.changed()
         return self._as_owner(wanted, lambda: self._run_all(plan, table))
@@ -231,7 +228,7 @@ class NewTables:
             query = f"SELECT EXISTS (SELECT FROM ONLY {qualified(*table)})"
             row = self._transaction.connection.execute(query.encode()).fetchone()
         if row is not None and row[0]:
-            message = f"CREATE TABLE of table {table}: the destination has a table of that name with rows"
+            message = "the destination has a table of that name with rows"
             raise DataError(message, hint=f"TRUNCATE {qualified(*table)}, or drop it", table=str(table))
 
     # ------------------------------------------------------------------ dropping
@@ -330,4 +327,4 @@ def _joined(remark: str, plan: PlannedCreation) -> str:
 def _taken(table: TableName, why: str) -> DataError:
     """Return the refusal of a table whose name is taken."""
     hint = "drop or rename what has the name, or create the table here, empty and as the source has it"
-    return DataError(f"CREATE TABLE of table {table}: {why}", hint=hint, table=str(table))
+    return DataError(why, hint=hint, table=str(table))
