@@ -356,7 +356,7 @@ class ArrivingTables:
 
     # ------------------------------------------------------------------ tables that DDL makes and drops
 
-    def passes_uncopied(self, change: DdlChange, version: TableVersion) -> bool:
+    def passes_uncopied(self, change: DdlChange, name: TableName) -> bool:
         """Return whether a DDL LCR goes to the destination although its table has no copy here.
 
         That is a new table, which gets its record there; one that is not in the log, to be recorded as such; and the
@@ -364,9 +364,9 @@ class ArrivingTables:
 
         Args:
             change: as it arrives.
-            version: its table, named as at the destination.
+            name: of its table at the destination.
         """
-        number = int(version.table_number)
+        number = int(change.object_number)
         known = self._by_number.get(number)
         if (creation := change.creation) is not None:
             identity = creation.identities.get(self._topology)
@@ -382,7 +382,7 @@ class ArrivingTables:
             return False
         # The name's holder is not this table, and so the destination's table of that name is not this table's either,
         # unless the holder is still to be made.
-        holder = self._by_name.get(TableName.of(version))
+        holder = self._by_name.get(name)
         return holder is None or self._is_awaited(holder)
 
     def _is_awaited(self, table: TableToInstantiate) -> bool:
@@ -396,9 +396,11 @@ class ArrivingTables:
             place: its own.
         """
         number, creation = int(change.object_number), change.creation
+        known = self._by_number.get(number)
+        if known is None and number not in self.unsettled.made and not self.passes_uncopied(change, change.base_table):
+            return  # an unknown table's
         if creation is not None:
             identity = creation.identities.get(self._topology)
-            known = self._by_number.get(number)
             if identity is None:
                 self._by_number.setdefault(number, None)
             elif known is None or self._is_awaited(known):

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.databases.ports import DdlPlace
 from headrace.lcr.batch import LcrBatch, TableVersion
 from headrace.lcr.cutting import row_transactions, select_rows
+from headrace.lcr.table_name import TableName
 from headrace.lcr.tracking import TrackLog
 from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.evaluation import RuleEvaluation
@@ -182,7 +183,7 @@ class RowSelection:
     def _refusal(self, batch: LcrBatch, change: DdlChange, version: TableVersion) -> str | None:
         """Return why a DDL LCR is only recorded; empty: it is made; None: it is dropped."""
         order_scn, ahead_scn = int(batch.transactions.order_scn[0]), self.progress.ahead_scn
-        if self._tables.passes_uncopied(change, version):
+        if self._tables.passes_uncopied(change, TableName.of(version)):
             return None if order_scn < ahead_scn else ""
         return self._tables.ddl_refusal(version, order_scn, ahead_scn)
 
