@@ -38,22 +38,24 @@ class CreatedPair:
     Args:
         source: dsn.
         destination: dsn of a database with Headrace's schema.
+        topology: its name.
     """
 
-    def __init__(self, source: str, destination: str) -> None:
+    def __init__(self, source: str, destination: str, topology: str = TOPOLOGY) -> None:
+        self.topology = topology
         self.user = psycopg.connect(source, autocommit=True)
         self.admin = psycopg.connect(destination, autocommit=True)
         self._there = connect(source, application_name="there")
         self._here = connect(destination, application_name="here")
         self.destination = PostgresDestination(destination, site="b")
-        self.destination.prepare(TOPOLOGY)
-        self.epoch = self.destination.raise_epoch(TOPOLOGY, APPLY).epoch
+        self.destination.prepare(self.topology)
+        self.epoch = self.destination.raise_epoch(self.topology, APPLY).epoch
         self.session = self.open()
         self.version = self.user.info.server_version // 10_000
 
     def open(self, server: int = 0) -> DestinationSession:
         """Open a session; the caller closes it."""
-        return self.destination.open_session(TOPOLOGY, APPLY, server=server, epoch=self.epoch, tag=TAG)
+        return self.destination.open_session(self.topology, APPLY, server=server, epoch=self.epoch, tag=TAG)
 
     @contextlib.contextmanager
     def logged_on(self, dsn: str) -> Iterator[None]:
@@ -65,7 +67,7 @@ class CreatedPair:
         destination, was = PostgresDestination(dsn, site="b"), self.session
         was.close()
         # Another server: the role may not end the superuser's session, which may take a moment to go.
-        self.session = destination.open_session(TOPOLOGY, APPLY, server=1, epoch=self.epoch, tag=TAG)
+        self.session = destination.open_session(self.topology, APPLY, server=1, epoch=self.epoch, tag=TAG)
         try:
             yield
         finally:
@@ -156,7 +158,7 @@ class CreatedPair:
 
     def records(self) -> dict[str, Instantiation]:
         """Return the records of the apply process by identity."""
-        return {each.identity: each for each in self.destination.instantiations(TOPOLOGY, APPLY)}
+        return {each.identity: each for each in self.destination.instantiations(self.topology, APPLY)}
 
     def exists(self, name: str) -> bool:
         """Return whether the destination has something of this name in hr."""
