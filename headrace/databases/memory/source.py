@@ -193,7 +193,7 @@ class MemoryTransaction:
         identities = {} if why_not else dict.fromkeys(takers, source.identity_of(number))
         made = {"identities": identities, "why_not": why_not, "sequences": {}} if takers else None
         self._undo.append(lambda: source.remove_table(name))
-        self.log_ddl(created(target, f"CREATE TABLE {name}", made), number)
+        self.log_ddl(created(target, f"CREATE TABLE {target.name_in_sql}", made), number)
         return number
 
     def drop_table(self, name: str) -> None:
@@ -201,7 +201,7 @@ class MemoryTransaction:
         target = self._source.table(name)
         self._source.remove_table(name)
         self._undo.append(lambda: self._source.put_table(name, target))
-        self.log_ddl(dropped(target, f"DROP TABLE {name}"), target.version.object_number)
+        self.log_ddl(dropped(target, f"DROP TABLE {target.name_in_sql}"), target.version.object_number)
 
     def add_column(self, table: str, column: str, default: str | None = None) -> None:
         """ALTER TABLE ... ADD COLUMN; the log of DDL has it at its place.
@@ -253,7 +253,7 @@ class MemoryTransaction:
         change()
         self._undo.append(lambda: target.restore(before))
         version = target.version
-        query = f"ALTER TABLE {quoted(version.owner)}.{quoted(version.name)} {action}"
+        query = f"ALTER TABLE {target.name_in_sql} {action}"
         self.log_ddl(altered(before, target, query, gone=gone, older=older or {}), version.object_number)
 
     # ------------------------------------------------------------------ undoing

@@ -46,6 +46,11 @@ class MemoryTable:
             self.last_number = len(self.version.columns)
             self.numbers = tuple(range(1, self.last_number + 1))
 
+    @property
+    def name_in_sql(self) -> str:
+        """Its qualified name, quoted."""
+        return f"{quoted(self.version.owner)}.{quoted(self.version.name)}"
+
     def key_of(self, row: Row) -> Row:
         """Return a row's values in the key columns; without a key, all of them."""
         key = tuple(value for value, column in zip(row, self.version.columns, strict=True) if column.is_key)

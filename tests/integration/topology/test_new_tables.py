@@ -2,6 +2,8 @@
 
 Users create, fill, alter and drop tables at the source while capture, apply and `up` run, are killed, or begin anew. At the
 end both sides have the same tables with the same rows, each written once, and no table that DDL made was copied.
+
+Longer than 500 lines: all tests share one topology and its comparison.
 """
 
 from __future__ import annotations
@@ -124,7 +126,10 @@ class Way(OneWay):
             said[0] = f"{status.detail} {status.hint}"
             return words in said[0]
 
-        wait_for(f"a pause that says {words}", is_shown, WAIT_S)
+        try:
+            wait_for(f"a pause that says {words}", is_shown, WAIT_S)
+        except AssertionError as error:
+            raise AssertionError(said[0]) from error
         return said[0]
 
 
@@ -551,9 +556,10 @@ class Users:
         name, kind = rng.choice(there), rng.random()
         if kind < 0.12:
             user.execute(f"DROP TABLE {name}".encode())
-        elif kind < 0.2:
+        elif kind < 0.3 and name in {"t0", "t1", "t2"}:
             user.execute(f"TRUNCATE {name}".encode())
         elif kind < 0.3:
+            # Behind a TRUNCATE and new rows, a column that is added is not replicated (docs/how/ddl.md).
             user.execute(f"ALTER TABLE {name} ADD COLUMN c{self._names} integer DEFAULT {self._names}".encode())
         elif kind < 0.75:
             user.execute(f"INSERT INTO {name} (id, v) VALUES ({self._rows}, 'h')".encode())
