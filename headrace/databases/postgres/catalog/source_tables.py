@@ -409,7 +409,11 @@ def _made_entries(connection: psycopg.Connection[Any], publication: str) -> set[
     ).fetchone()
     if row is None or not row[0]:
         return set()
-    query = "SELECT relation::text, entry::text FROM headrace_ddl.made WHERE publication = %s"
+    # The join leaves out the tables that were dropped since the last `up`: there can be very many.
+    query = """
+        SELECT m.relation::text, m.entry::text FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        JOIN headrace_ddl.made m ON m.entry = r.oid WHERE p.pubname = %s
+        """
     with contextlib.suppress(psycopg.errors.UndefinedTable), connection.transaction():  # it may just be dropped
         return set(connection.execute(query, (publication,)).fetchall())
     return set()

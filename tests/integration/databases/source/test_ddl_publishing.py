@@ -149,6 +149,7 @@ WAYS = {
     "function": "DO $$ BEGIN EXECUTE 'CREATE TABLE hr.n (id int PRIMARY KEY)'; END $$",
     "without rows": "CREATE TABLE hr.n AS SELECT 1 AS id WITH NO DATA",
     "like": "CREATE TABLE hr.n (LIKE public.t INCLUDING ALL)",
+    "repeatable read": "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1; CREATE TABLE hr.n (id int PRIMARY KEY); COMMIT",
 }
 
 
@@ -162,6 +163,14 @@ def test_ways_to_make_a_table(recording: Recording, way: str) -> None:
     assert created(recording, WAYS[way]).identities == {"topo": captured(site)["n"].identity}
     site.run("INSERT INTO hr.n VALUES (1)")
     assert 1 in seen([row for row in site.open().through(site.mark()).rows() if row.table.name == "n"])
+
+
+def test_prepared_transaction_publishes(recording: Recording) -> None:
+    site = recording.site
+    name = site.user.info.dbname
+    assert recording.run(f"BEGIN; CREATE TABLE n (id int PRIMARY KEY); PREPARE TRANSACTION '{name}'") == []
+    assert created(recording, f"COMMIT PREPARED '{name}'").identities == {"topo": captured(site)["n"].identity}
+    assert created(recording, "CREATE TABLE m (id int PRIMARY KEY)").identities
 
 
 def test_two_topologies_publish_what_their_rules_take(recording: Recording) -> None:
