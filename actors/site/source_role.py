@@ -166,9 +166,7 @@ class SourceRole:
         rules = spec.capture_rules(self._site.name)
         with closing(self._database.open_source()) as source:
             found = self.tables.look(source, spec, noted)
-            if not found and any(each.names_ddl for each in rules):
-                found = tuple(step.statement for step in source.plan(spec.name, rules) if not step.is_done)
-            return found
+            return found or source.ddl_due(rules)
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """Return the selected tables as the log will describe them."""

@@ -614,6 +614,10 @@ class MemorySource:
         """See `SourceDatabase.captures_ddl`: whatever it is told to record is in the log."""
         return True
 
+    def ddl_due(self, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.ddl_due`: nothing is missed."""
+        return ()
+
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}

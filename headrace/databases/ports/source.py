@@ -300,6 +300,14 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def ddl_due(self, rules: Sequence[object]) -> tuple[str, ...]:
+        """Return the statements with which `prepare` would begin or repair the recording of DDL; empty: none is missed.
+
+        Args:
+            rules: as for `preflight`; the current rule sets.
+        """
+        ...
+
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """Read the mark of every captured table (`headrace.databases.ports.row_marks`), by identity.
 

@@ -428,6 +428,16 @@ def test_up_repairs_the_recording_of_ddl_though_its_file_is_unchanged(make: Call
     assert source.host.source.uncaptured(spec) == ()
 
 
+def test_lost_slot_is_no_missed_ddl(make: Callable[..., Source]) -> None:
+    """Else `up` would make another slot, from which the changes in between are missing."""
+    source = make()
+    rules = RuleSet(include=(Rule(owner="public", ddl=True),))
+    spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))
+    source.host.prepare(spec)
+    source.drop_slot()
+    assert source.host.source.uncaptured(spec) == ()
+
+
 def test_renamed_column_that_a_transformation_names_is_reported(make: Callable[..., Source]) -> None:
     """`check` refuses such a file. Otherwise the column's values would be lost, or arrive under the new name, without
     any notice.

@@ -54,6 +54,7 @@ from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from headrace.databases.postgres.source.ddl_capture import (
     DdlStep,
+    ddl_due,
     ddl_tables,
     install_step,
     is_published,
@@ -342,6 +343,14 @@ class PostgresSource:
         """See `SourceDatabase.captures_ddl`."""
         with translated("reading the publication"):
             return is_published(self._session(), self._name(topology))
+
+    def ddl_due(self, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.ddl_due`."""
+        if not takes_ddl(rules):
+            return ()
+        with translated("asking whether all DDL is recorded"):
+            connection = self._session()
+            return tuple(step.statement for step in ddl_due(connection, rules, select_tables(connection, rules)))
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: the tables that the publication names."""

@@ -41,6 +41,7 @@ from headrace.rules.rule import Rule, RuleSet
 __all__ = [
     "DDL_PLAN",
     "DdlStep",
+    "ddl_due",
     "ddl_findings",
     "ddl_tables",
     "install_step",
@@ -293,7 +294,10 @@ def install_step(connection: psycopg.Connection[Any]) -> DdlStep:
     Raises:
         DatabaseError: another hand made the schema.
     """
-    state = _state(connection)
+    return _install_step(_state(connection))
+
+
+def _install_step(state: _State | None) -> DdlStep:
     for found in _foreign(state, ""):
         raise DatabaseError(found.problem, hint=found.fix)
     return DdlStep(
@@ -315,7 +319,10 @@ def watch_step(connection: psycopg.Connection[Any], tables: Sequence[CatalogTabl
         connection: to the source.
         tables: from `ddl_tables`.
     """
-    state = _state(connection)
+    return _watch_step(connection, _state(connection), tables)
+
+
+def _watch_step(connection: psycopg.Connection[Any], state: _State | None, tables: Sequence[CatalogTable]) -> DdlStep:
     numbers = [table.number for table in tables]
     if state is not None and state.version and state.is_recording:
         rows = connection.execute(_DUE.encode(), (numbers,)).fetchall() if state.is_owned else []
@@ -328,6 +335,24 @@ def watch_step(connection: psycopg.Connection[Any], tables: Sequence[CatalogTabl
         is_done=not numbers,
         sent=f"CALL {SCHEMA}.watch('{{{','.join(map(str, numbers))}}}')",
     )
+
+
+def ddl_due(
+    connection: psycopg.Connection[Any], rules: Sequence[object], tables: Sequence[CatalogTable]
+) -> tuple[DdlStep, ...]:
+    """Return which of `install_step` and `watch_step` has something to do.
+
+    Args:
+        connection: to the source.
+        rules: as for `takes_ddl`; one of them takes DDL.
+        tables: captured tables.
+
+    Raises:
+        DatabaseError: another hand made the schema.
+    """
+    state = _state(connection)
+    steps = (_install_step(state), _watch_step(connection, state, ddl_tables(rules, tables)))
+    return tuple(step for step in steps if not step.is_done)
 
 
 def removal_step(connection: psycopg.Connection[Any], publication: str) -> DdlStep | None:
