@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.site.sampling import PositionSampler
     from actors.site.source_redo import SourceRedo
     from headrace.base.clock import Clock
-    from headrace.databases.ports import Finding, SourceDatabase, TableShape
+    from headrace.databases.ports import Finding, MissedDdl, SourceDatabase, TableShape
     from headrace.lcr.batch import TableVersion
     from headrace.lcr.table_name import TableName
     from headrace.rules.rule import RuleSet
@@ -72,6 +72,7 @@ class SourceRole:
         self._heartbeats = Heartbeats(clock)
         self._retained_bytes: int | None = None
         self._uncaptured_at = 0.0
+        self._missed_ddl: MissedDdl | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -103,6 +104,8 @@ class SourceRole:
             strayed_renames=tuple(self.tables.renames),
             lost_columns=tuple(self.tables.lost_columns),
             refused_changes=self.tables.refused,
+            ddl_failed_total=None if (missed := self._missed_ddl) is None else missed.count,
+            last_failed_ddl="" if missed is None else missed.last,
             held_up_by=tuple(sampler.held_up_by),
         )
 
@@ -119,6 +122,7 @@ class SourceRole:
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self.tables.look(source, self._spec)
+            self._look_for_missed_ddl(source, self._spec)
         writer = self._redo.writer
         if writer is not None:
             self._heartbeats.write_if_silent(source, writer.statistics().data_bytes, self._spec.heartbeat_s)
@@ -141,6 +145,7 @@ class SourceRole:
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.prepare(spec.name, spec.capture_rules(self._site.name))
             self.tables.take_up(source, spec)
+            self._look_for_missed_ddl(source, spec)
         return statements
 
     def drop_objects(self) -> tuple[str, ...]:
@@ -148,6 +153,10 @@ class SourceRole:
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.remove(self._spec.name)
         return statements
+
+    def _look_for_missed_ddl(self, source: SourceDatabase, spec: TopologySpec) -> None:
+        takes_ddl = any(each.names_ddl for each in spec.capture_rules(self._site.name))
+        self._missed_ddl = source.missed_ddl(spec.name) if takes_ddl else None
 
     # ------------------------------------------------------------------ what the controller asks
 
@@ -166,7 +175,7 @@ class SourceRole:
         rules = spec.capture_rules(self._site.name)
         with closing(self._database.open_source()) as source:
             found = self.tables.look(source, spec, noted)
-            return found or source.ddl_due(rules)
+            return found or source.ddl_due(spec.name, rules)
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """Return the selected tables as the log will describe them."""

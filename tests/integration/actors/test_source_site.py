@@ -428,6 +428,26 @@ def test_up_repairs_the_recording_of_ddl_though_its_file_is_unchanged(make: Call
     assert source.host.source.uncaptured(spec) == ()
 
 
+def test_statement_that_was_not_recorded_is_shown_until_up_repairs_it(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 1.0)  # instead of half a minute
+    source = make()
+    rules = RuleSet(include=(Rule(owner="public", ddl=True),))
+    spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))
+    assert status_of(source.host, SiteStatus).ddl_failed_total is None
+    source.host.prepare(spec)
+    source.host.reconfigure(spec, "edited")
+    assert source.wait("it is known", lambda status: status.ddl_failed_total is not None).ddl_failed_total == 0
+    source.run("ALTER FUNCTION headrace_ddl.structure_of(oid) RENAME TO other; ALTER TABLE t ADD COLUMN c int")
+    source.run("ALTER FUNCTION headrace_ddl.other(oid) RENAME TO structure_of")
+    status = source.wait("it is shown", lambda status: status.ddl_failed_total)
+    assert (status.ddl_failed_total, status.last_failed_ddl.startswith("ALTER FUNCTION headrace_ddl")) == (1, True)
+    source.host.prepare(spec)
+    status = status_of(source.host, SiteStatus)
+    assert (status.ddl_failed_total, status.last_failed_ddl) == (0, "")
+
+
 def test_lost_slot_is_no_missed_ddl(make: Callable[..., Source]) -> None:
     """Else `up` would make another slot, from which the changes in between are missing."""
     source = make()

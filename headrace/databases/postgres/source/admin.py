@@ -118,7 +118,7 @@ class PostgresSourceAdmin:
                 statements += _run(
                     connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)]
                 )
-            watch = watch_step(connection, ddl_tables(rules, tables)) if log else None
+            watch = watch_step(connection, name, ddl_tables(rules, tables)) if log else None
             if watch is not None and not watch.is_done:
                 connection.execute(watch.sent.encode())  # it has transactions of its own
                 statements.append(watch.statement)

@@ -25,6 +25,7 @@ from headrace.databases.ports import (
     Finding,
     LoggedTable,
     LogNeed,
+    MissedDdl,
     PlannedStatement,
     SourceTable,
     StreamOptions,
@@ -59,6 +60,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     install_step,
     is_published,
     log_tables,
+    missed_ddl,
     removal_step,
     takes_ddl,
     unrecorded,
@@ -344,13 +346,19 @@ class PostgresSource:
         with translated("reading the publication"):
             return is_published(self._session(), self._name(topology))
 
-    def ddl_due(self, rules: Sequence[object]) -> tuple[str, ...]:
+    def ddl_due(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
         """See `SourceDatabase.ddl_due`."""
         if not takes_ddl(rules):
             return ()
         with translated("asking whether all DDL is recorded"):
             connection = self._session()
-            return tuple(step.statement for step in ddl_due(connection, rules, select_tables(connection, rules)))
+            due = ddl_due(connection, self._name(topology), rules, select_tables(connection, rules))
+            return tuple(step.statement for step in due)
+
+    def missed_ddl(self, topology: str) -> MissedDdl | None:
+        """See `SourceDatabase.missed_ddl`."""
+        with translated("asking which DDL was not recorded"):
+            return missed_ddl(self._session(), self._name(topology))
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: the tables that the publication names."""
@@ -419,7 +427,7 @@ class PostgresSource:
             log = log_tables(connection, rules)
             published = publication_steps(connection, name, tables, further=log, has_admin=self._has_admin)
             if log:
-                steps = [install_step(connection), *published, watch_step(connection, ddl_tables(rules, tables))]
+                steps = [install_step(connection), *published, watch_step(connection, name, ddl_tables(rules, tables))]
             else:
                 removal = removal_step(connection, name)
                 steps = [*published, *([removal] if removal else [])]

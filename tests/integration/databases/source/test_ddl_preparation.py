@@ -6,13 +6,15 @@ import json
 import re
 import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
 from psycopg import conninfo
 
 from headrace.base.errors import DatabaseError, DatabaseUnavailable
+from headrace.databases.ports import MissedDdl
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.ddl_objects import VERSION
@@ -319,3 +321,142 @@ def test_administrator_installs_and_removes_what_records_ddl(site: Site) -> None
             assert admin.remove("topo")[-1] == "DROP SCHEMA headrace_ddl CASCADE"
     finally:
         site.run(f"DROP OWNED BY {USER} CASCADE; DROP ROLE {USER}")
+
+
+# ---------------------------------------------------------------------- what was not recorded, or not published
+
+
+@contextmanager
+def not_recording(site: Site) -> Iterator[None]:
+    """Let the event triggers fail: they leave a record without the effect of the statement."""
+    site.run("ALTER FUNCTION headrace_ddl.structure_of(oid) RENAME TO other")
+    yield
+    site.run("ALTER FUNCTION headrace_ddl.other(oid) RENAME TO structure_of")
+
+
+def failed(site: Site) -> int | None:
+    missed = site.source.missed_ddl("topo")
+    return None if missed is None else missed.count
+
+
+def test_statement_that_could_not_be_recorded_is_counted_until_it_is_repaired(recording: Recording) -> None:
+    site = recording.site
+    assert failed(site) == 0
+    with not_recording(site):
+        site.run("ALTER TABLE t ADD COLUMN c int")
+        site.run("BEGIN; ALTER TABLE t ADD COLUMN undone int; ROLLBACK")
+    missed = site.source.missed_ddl("topo")
+    assert missed is not None
+    assert (missed.count, missed.last.splitlines()[0][:33]) == (1, "ALTER TABLE t ADD COLUMN c int: t")
+    assert site.source.ddl_due("topo", DDL) == ('CALL headrace_ddl.watch("public"."t")',)
+    assert len(site.prepare(DDL)) == 1
+    assert failed(site) == 0
+    assert site.source.missed_ddl("topo") == MissedDdl()
+    assert site.prepare(DDL) == ()
+
+
+def test_statement_that_a_later_record_contains_is_counted_until_up_has_looked(recording: Recording) -> None:
+    site = recording.site
+    with not_recording(site):
+        site.run("ALTER TABLE t ADD COLUMN c int")
+    recording.run("ALTER TABLE t ADD COLUMN d int")
+    assert failed(site) == 1
+    assert site.source.ddl_due("topo", DDL) == ("CALL headrace_ddl.watch(no table)",)
+    site.prepare(DDL)
+    assert recording.records() == []
+    assert failed(site) == 0
+
+
+def test_statement_of_an_open_transaction_is_counted_behind_a_repair(recording: Recording) -> None:
+    site = recording.site
+    site.run("CREATE TABLE u (id int PRIMARY KEY)")
+    site.prepare(DDL)
+    with psycopg.connect(site.dsn) as other:
+        with not_recording(site):
+            site.run("ALTER TABLE u ADD COLUMN c int")
+            other.execute("ALTER TABLE t ADD COLUMN c int")
+        assert failed(site) == 1
+        assert site.source.ddl_due("topo", DDL) == ('CALL headrace_ddl.watch("public"."u")',)
+        site.prepare(DDL)
+        assert failed(site) == 0
+        other.commit()
+    assert failed(site) == 1
+    assert site.prepare(DDL) == ('CALL headrace_ddl.watch("public"."t")',)
+    assert failed(site) == 0
+
+
+def test_each_topology_counts_for_itself(recording: Recording) -> None:
+    site = recording.site
+    site.source.prepare("other", DDL)
+    with not_recording(site):
+        site.run("ALTER TABLE t ADD COLUMN c int")
+    site.prepare(DDL)
+    assert failed(site) == 0
+    other = site.source.missed_ddl("other")
+    assert other is not None
+    assert other.count == 1
+    site.source.prepare("other", DDL)
+    assert site.source.missed_ddl("other") == MissedDdl()
+    site.source.remove("other")
+
+
+def test_role_without_rights_on_the_log_does_not_know_what_was_missed(recording: Recording) -> None:
+    site = recording.site
+    site.run(f"DROP ROLE IF EXISTS {USER}; CREATE ROLE {USER} LOGIN REPLICATION PASSWORD 'secret'")
+    try:
+        with closing(PostgresSource(conninfo.make_conninfo(site.dsn, user=USER, password="secret"))) as source:
+            assert source.missed_ddl("topo") is None
+        assert site.source.missed_ddl("none") is None
+    finally:
+        site.run(f"DROP OWNED BY {USER} CASCADE; DROP ROLE {USER}")
+
+
+def test_change_recorded_while_the_log_was_not_published_is_recorded_again(recording: Recording) -> None:
+    site = recording.site
+    out, back = (f"ALTER PUBLICATION {slot_of(site)} {what} TABLE headrace_ddl.log" for what in ("DROP", "ADD"))
+    recording.run("CREATE TABLE u (id int PRIMARY KEY)")  # behind the last `up`, which nobody can tell from the others
+    site.run(out)
+    assert recording.one("ALTER TABLE t ADD COLUMN c int")["is_known"]
+    assert [each.split()[0] for each in site.prepare(DDL)] == ["ALTER", "CALL"]
+    again = {record["after"]["name"]: DdlRecord.of(json.dumps(record)) for record in recording.records()}
+    assert {name: record.is_known for name, record in again.items()} == {"t": False, "u": False}
+    assert [part.name for part in again["t"].delta.added] == ["c"]
+    assert site.prepare(DDL) == ()
+    assert recording.one("ALTER TABLE t ADD COLUMN e int")["is_known"]
+    # Also when an administrator has published it again before.
+    site.run(out)
+    recording.run("ALTER TABLE t DROP COLUMN e", "ALTER TABLE u ADD COLUMN c int")
+    site.run(back)
+    (called,) = site.source.ddl_due("topo", DDL)
+    assert called == 'CALL headrace_ddl.watch("public"."t", "public"."u")'
+    assert site.prepare(DDL) == (called,)
+    assert {record["after"]["name"]: record["is_known"] for record in recording.records()} == {"t": False, "u": False}
+    assert site.prepare(DDL) == ()
+
+
+def test_change_that_is_open_while_the_log_is_published_again_is_recorded_again(recording: Recording) -> None:
+    site = recording.site
+    site.run(f"ALTER PUBLICATION {slot_of(site)} DROP TABLE headrace_ddl.log")
+    ended: list[tuple[str, ...]] = []
+    with psycopg.connect(site.dsn) as other:
+        other.execute("ALTER TABLE t ADD COLUMN c int")
+        pid = site.source._session().info.backend_pid
+        preparing = threading.Thread(target=lambda: ended.append(site.source.prepare("topo", DDL)))
+        preparing.start()
+        wait_until_waiting(site, pid)
+        other.commit()
+    preparing.join(PATIENCE_S)
+    assert [each.split()[0] for each in ended[0]] == ["ALTER", "CALL"]
+    assert [record["is_known"] for record in recording.records()] == [True, False]
+
+
+def test_publication_without_the_log_from_the_start_has_missed_nothing(site: Site) -> None:
+    """Another topology recorded before."""
+    site.run(TABLE)
+    site.source.prepare("other", DDL)
+    recording = Recording(site)
+    recording.run("ALTER TABLE t ADD COLUMN c int")
+    site.prepare(ALL)
+    site.prepare(DDL)
+    assert recording.records() == []
+    site.source.remove("other")
