@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SourceRole", "is_source"]
 
 UNCAPTURED_INTERVAL_S = 30.0  # between searches for new tables: a query over all names of the catalog
+_TRIM_INTERVAL_S = 3600.0  # between removals of records of DDL, which stay for days: a query over all of them
 
 
 def is_source(spec: TopologySpec, site: str) -> bool:
@@ -73,6 +74,7 @@ class SourceRole:
         self._retained_bytes: int | None = None
         self._uncaptured_at = 0.0
         self._missed_ddl: MissedDdl | None = None
+        self._trim_at = 0.0
 
     @property
     def is_wanted(self) -> bool:
@@ -123,6 +125,7 @@ class SourceRole:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self.tables.look(source, self._spec)
             self._look_for_missed_ddl(source, self._spec)
+            self._trim_ddl_log(source)
         writer = self._redo.writer
         if writer is not None:
             self._heartbeats.write_if_silent(source, writer.statistics().data_bytes, self._spec.heartbeat_s)
@@ -157,6 +160,11 @@ class SourceRole:
     def _look_for_missed_ddl(self, source: SourceDatabase, spec: TopologySpec) -> None:
         takes_ddl = any(each.names_ddl for each in spec.capture_rules(self._site.name))
         self._missed_ddl = source.missed_ddl(spec.name) if takes_ddl else None
+
+    def _trim_ddl_log(self, source: SourceDatabase) -> None:
+        """Remove a batch of old records of DDL; after the last one this rests."""
+        if self._missed_ddl is not None and self._clock.monotonic() >= self._trim_at and not source.trim_ddl_log():
+            self._trim_at = self._clock.monotonic() + _TRIM_INTERVAL_S
 
     # ------------------------------------------------------------------ what the controller asks
 

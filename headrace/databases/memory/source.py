@@ -623,6 +623,10 @@ class MemorySource:
         """See `SourceDatabase.missed_ddl`: nothing is missed."""
         return MissedDdl()
 
+    def trim_ddl_log(self) -> bool:
+        """See `SourceDatabase.trim_ddl_log`: the log keeps no rows."""
+        return False
+
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""
         return {}

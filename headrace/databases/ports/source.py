@@ -321,6 +321,14 @@ class SourceDatabase(Protocol):
         """
         ...
 
+    def trim_ddl_log(self) -> bool:
+        """Remove old records of DDL that nobody reads any more, at most a batch of them.
+
+        Returns:
+            Whether more may be left. False also where the role may not: an administrator does it.
+        """
+        ...
+
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """Read the mark of every captured table (`headrace.databases.ports.row_marks`), by identity.
 

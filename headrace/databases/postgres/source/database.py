@@ -63,6 +63,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     missed_ddl,
     removal_step,
     takes_ddl,
+    trim_ddl,
     unrecorded,
     watch_step,
 )
@@ -359,6 +360,11 @@ class PostgresSource:
         """See `SourceDatabase.missed_ddl`."""
         with translated("asking which DDL was not recorded"):
             return missed_ddl(self._session(), self._name(topology))
+
+    def trim_ddl_log(self) -> bool:
+        """See `SourceDatabase.trim_ddl_log`."""
+        with translated("removing old records of DDL"):
+            return trim_ddl(self._session())
 
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: the tables that the publication names."""

@@ -35,6 +35,7 @@ from headrace.databases.postgres.source.ddl_objects import (
     SCHEMA,
     VERSION,
 )
+from headrace.databases.postgres.source.ddl_trimming import trim_log
 from headrace.lcr.ddl import DDL_LOG
 from headrace.lcr.table_name import literal, remark
 from headrace.rules.rule import Rule, RuleSet
@@ -52,6 +53,7 @@ __all__ = [
     "removal_step",
     "superuser_findings",
     "takes_ddl",
+    "trim_ddl",
     "unrecorded",
     "watch_step",
 ]
@@ -322,10 +324,7 @@ def install_step(connection: psycopg.Connection[Any]) -> DdlStep:
     Raises:
         DatabaseError: another hand made the schema.
     """
-    return _install_step(_state(connection))
-
-
-def _install_step(state: _State | None) -> DdlStep:
+    state = _state(connection)
     for found in _foreign(state, ""):
         raise DatabaseError(found.problem, hint=found.fix)
     return DdlStep(
@@ -348,12 +347,7 @@ def watch_step(connection: psycopg.Connection[Any], publication: str, tables: Se
         publication: its name.
         tables: from `ddl_tables`.
     """
-    return _watch_step(connection, _state(connection), publication, tables)
-
-
-def _watch_step(
-    connection: psycopg.Connection[Any], state: _State | None, publication: str, tables: Sequence[CatalogTable]
-) -> DdlStep:
+    state = _state(connection)
     # Before the tables are: its snapshot must not see more.
     compared = compared_by(connection, publication) if state is not None and state.is_readable else Compared()
     numbers = [table.number for table in tables]
@@ -388,9 +382,14 @@ def ddl_due(
     Raises:
         DatabaseError: another hand made the schema.
     """
-    state = _state(connection)
-    steps = (_install_step(state), _watch_step(connection, state, publication, ddl_tables(rules, tables)))
+    steps = (install_step(connection), watch_step(connection, publication, ddl_tables(rules, tables)))
     return tuple(step for step in steps if not step.is_done)
+
+
+def trim_ddl(connection: psycopg.Connection[Any]) -> bool:
+    """Remove some old records of DDL, if this role may; return whether more may be left."""
+    state = _state(connection)
+    return state is not None and state.is_readable and trim_log(connection)
 
 
 def removal_step(connection: psycopg.Connection[Any], publication: str) -> DdlStep | None:

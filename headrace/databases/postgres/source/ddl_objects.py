@@ -30,6 +30,9 @@ Before a statement
     if the table was written anew since the last record without a record of that: then nobody knows which values its
     rows have in columns that the last record lacks, or has with another type.
 
+Which records stay
+    The last one of each table, and those that no later one sees (`headrace.databases.postgres.source.ddl_trimming`).
+
 What `up` has compared
     `compared` has one row for each publication that names the log: the entry of the log in it, and a snapshot. Statements
     that could not be recorded (`relation` is 0), and are visible in the snapshot, had committed before `watch` compared

@@ -305,6 +305,12 @@ def test_administrator_installs_and_removes_what_records_ddl(site: Site) -> None
             done = admin.prepare("topo", DDL, was_source=False)
             assert [each.split()[0] for each in done] == ["CREATE", "CREATE", "CALL"]
             assert admin.prepare("topo", DDL, was_source=True) == ()
+            for column in ("c", "d"):
+                site.run(f"ALTER TABLE t ADD COLUMN {column} int")
+            site.run("UPDATE headrace_ddl.log SET at = at - interval '8 days'")
+            assert not source.trim_ddl_log(), "it may not"
+            assert admin.prepare("topo", DDL, was_source=True) == ()
+            assert site.run("SELECT count(*) FROM headrace_ddl.log").fetchone() == (1,)
             assert len(source.prepare("topo", DDL)) == 1
             assert all(step.is_done for step in source.plan("topo", DDL))
             assert source.captures_ddl("topo")
