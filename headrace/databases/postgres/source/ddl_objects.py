@@ -336,8 +336,9 @@ END $body$;
 # too, unless an earlier attempt wrote it. `seen` is older than the choice of the tables: `compared` gets it when all of
 # them were compared.
 _WATCH = f"""
-CREATE OR REPLACE PROCEDURE headrace_ddl.watch(tables oid[], publication name, since pg_snapshot, seen pg_snapshot)
-LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE PROCEDURE headrace_ddl.watch(
+    tables oid[], publication name DEFAULT NULL, since pg_snapshot DEFAULT NULL, seen pg_snapshot DEFAULT NULL
+) LANGUAGE plpgsql AS $body$
 DECLARE
     entry pg_catalog.pg_publication_rel;
     each oid;
