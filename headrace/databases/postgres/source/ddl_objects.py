@@ -48,7 +48,7 @@ from headrace.lcr.ddl import DDL_LOG
 __all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]
 
 SCHEMA, LOG = DDL_LOG
-VERSION = 2
+VERSION = 1
 """Of these texts: `up` replaces older ones. A newer version of Headrace leaves none older than its own."""
 EVENT_TRIGGERS = ("headrace_ddl_drop", "headrace_ddl_end", "headrace_ddl_rewrite")
 ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
