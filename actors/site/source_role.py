@@ -163,8 +163,11 @@ class SourceRole:
 
     def _trim_ddl_log(self, source: SourceDatabase) -> None:
         """Remove a batch of old records of DDL; after the last one this rests."""
-        if self._missed_ddl is not None and self._clock.monotonic() >= self._trim_at and not source.trim_ddl_log():
-            self._trim_at = self._clock.monotonic() + _TRIM_INTERVAL_S
+        now = self._clock.monotonic()
+        if self._missed_ddl is not None and now >= self._trim_at:
+            self._trim_at = now + _TRIM_INTERVAL_S  # also after an error
+            if source.trim_ddl_log():
+                self._trim_at = now
 
     # ------------------------------------------------------------------ what the controller asks
 
