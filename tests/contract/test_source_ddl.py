@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.databases.ports import CapturedTable
+from headrace.databases.postgres.source import ddl_trimming
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.ddl import DdlChange
 from headrace.lcr.tags import Tag
@@ -291,6 +292,24 @@ def test_table_outside_the_rules_is_not_in_the_log(harness: SourceHarness, redo:
         user.create_table("v", ["id"])
     assert [change.creation for change in ddl_of(batches_of(redo))] in ([None], [])
     assert not any(table.is_made for table in captured(harness).values())
+
+
+def test_trim_of_the_log_of_ddl_is_no_change_of_anything(
+    harness: SourceHarness, redo: SourceRedo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ddl_trimming, "KEPT", "0 s")
+    for column in ("b", "c"):
+        with harness.transaction() as user:
+            user.add_column("t", column)
+    assert not harness.source.trim_ddl_log()
+    with harness.transaction() as user:
+        user.add_column("t", "d")
+        user.insert("t", id="1")
+    assert transactions_of(batches_of(redo)) == [
+        ["public.t(id, a, b)"],
+        ["public.t(id, a, b, c)"],
+        ["public.t(id, a, b, c, d)", "1"],
+    ]
 
 
 def test_log_of_ddl_is_not_listed_among_the_tables(harness: SourceHarness, redo: SourceRedo) -> None:
