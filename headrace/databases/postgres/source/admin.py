@@ -36,12 +36,12 @@ from headrace.databases.postgres.source.ddl_capture import (
     is_published,
     log_tables,
     removal_step,
-    superuser_findings,
     takes_ddl,
     trim_ddl,
     watch_step,
 )
 from headrace.databases.postgres.source.ddl_objects import LOG, SCHEMA
+from headrace.databases.postgres.source.ddl_rights import superuser_findings
 from headrace.databases.postgres.source.ddl_rules import rules_step
 from headrace.databases.postgres.source.publication import IS_TRUSTED, publication_found, publication_steps
 from headrace.lcr.table_name import remark

@@ -52,7 +52,6 @@ __all__ = [
     "log_tables",
     "missed_ddl",
     "removal_step",
-    "superuser_findings",
     "takes_ddl",
     "trim_ddl",
     "unrecorded",
@@ -97,7 +96,6 @@ LEFT JOIN LATERAL (
 WHERE nullif(last.content::jsonb -> 'after', 'null') - 'role' IS DISTINCT FROM headrace_ddl.structure_of(t.number) - 'role'
 ORDER BY 1
 """
-_IS_SUPERUSER = "SELECT current_user::text, r.rolsuper FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
 
 # Settings with which DDL is not recorded, or without the structure before it: of the server, of this database, of a role.
 # Sessions of Headrace set the second one themselves. The first one exists from version 17 on.
@@ -418,26 +416,6 @@ def removal_step(connection: psycopg.Connection[Any], publication: str) -> DdlSt
 
 
 # ---------------------------------------------------------------------- findings
-
-
-def superuser_findings(connection: psycopg.Connection[Any], path: str, *, is_admin: bool) -> Iterator[Finding]:
-    """Report that the role that should create event triggers may not.
-
-    Args:
-        connection: of that role.
-        path: of the finding.
-        is_admin: it is the role of `admin_dsn`.
-    """
-    row = connection.execute(_IS_SUPERUSER).fetchone()
-    if row is not None and not row[1]:
-        role = quote(row[0])
-        yield Finding(
-            path=path,
-            problem=f"the role of {'admin_dsn' if is_admin else 'dsn'}, {role}, is no superuser, and only superusers can"
-            " create event triggers, which ddl: true needs",
-            fix=f"ALTER ROLE {role} SUPERUSER;"
-            + ("" if is_admin else " " + remark("or name a superuser in admin_dsn; or remove ddl: true")),
-        )
 
 
 def ddl_findings(
