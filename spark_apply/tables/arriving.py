@@ -447,7 +447,7 @@ class ArrivingTables:
     ) -> Sequence[TableToInstantiate]:
         """Apply a table from its CREATE TABLE on, or from its copy if the record demands one.
 
-        Returns the former holder of its name, which is gone.
+        Returns the holder of its name in the list: it is gone, or it is made later, and is new again until then.
         """
         is_listed, is_done = table.identity in self._by_identity, record.state == "DONE"
         former = None if is_listed else self._by_name.get(ddl.name)
@@ -479,9 +479,12 @@ class ArrivingTables:
         return () if table is None else self._forgotten(table)
 
     def _forgotten(self, table: TableToInstantiate) -> Sequence[TableToInstantiate]:
-        """Forget a table that is gone at both sites; return it."""
-        for number, known in self._by_number.items():
-            if known is table:
+        """Forget a table that is gone at both sites, or not made yet; return it."""
+        numbers = [number for number, known in self._by_number.items() if known is table]
+        for number in numbers:
+            if self._is_awaited(table):
+                del self._by_number[number]
+            else:
                 self._by_number[number] = None
         self._by_identity.pop(table.identity, None)
         if self._by_name.get(table.destination) is table:

@@ -79,6 +79,7 @@ class Unsettled:
 
     def __init__(self) -> None:
         self._of: dict[DdlPlace, UnsettledDdl] = {}
+        self._nameless: set[DdlPlace] = set()  # in the error queue, while a later table has the name
         self.made: dict[int, UnsettledDdl] = {}
         self.names: dict[TableName, TableToInstantiate] = {}
 
@@ -100,8 +101,12 @@ class Unsettled:
         self._sort()
 
     def remove(self, place: DdlPlace) -> None:
-        """Forget a settled LCR."""
-        self._of.pop(place, None)
+        """Forget a settled LCR. An earlier table of the name of one that it makes has that name no more."""
+        settled = self._of.pop(place, None)
+        if settled is not None and settled.table is not None:
+            self._nameless |= {
+                each.place for each in self if each.name == settled.name and each.place.order_scn < place.order_scn
+            }
         self._sort()
 
     def withdraw(self, is_sent_again: Callable[[int], bool]) -> None:
@@ -117,7 +122,8 @@ class Unsettled:
     def _sort(self) -> None:
         made = [(each, each.table) for each in self._of.values() if each.table is not None]
         self.made = {each.number: each for each, _ in made}
-        self.names = {each.name: table for each, table in made}
+        self._nameless &= self._of.keys()
+        self.names = {each.name: table for each, table in made if each.place not in self._nameless}
 
 
 def made_table(identity: str, change: DdlChange) -> TableToInstantiate:
