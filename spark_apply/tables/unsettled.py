@@ -21,9 +21,8 @@ from spark_apply.apply_config import BY_RECORD_SCN, TableToInstantiate
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DdlOutcomeKind, DdlPlace, Instantiation
-    from headrace.lcr.ddl import DdlChange
 
-__all__ = ["DdlFates", "TableChanges", "Unsettled", "UnsettledDdl", "made_table"]
+__all__ = ["DdlFates", "TableChanges", "Unsettled", "UnsettledDdl", "recorded_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,21 +125,21 @@ class Unsettled:
         self.names = {each.name: table for each, table in made if each.place not in self._nameless}
 
 
-def made_table(identity: str, change: DdlChange) -> TableToInstantiate:
-    """Return a table that DDL makes, as an apply process replicates it.
+def recorded_table(identity: str, name: TableName, number: int) -> TableToInstantiate:
+    """Return a table that the source was not asked for, as an apply process replicates it because of its record.
 
     DDL travels of whole tables that keep their names, and whose destination nobody else writes (`topology.checks.ddl`).
 
     Args:
         identity: of the table.
-        change: that makes it.
+        name: at both sites.
+        number: of the table at the source.
     """
-    name = change.base_table
     return TableToInstantiate(
         identity=identity,
         source=name,
         destination=name,
-        object_numbers=(int(change.object_number),),
+        object_numbers=(number,),
         may_empty=True,
         as_of=BY_RECORD_SCN,
     )
