@@ -189,6 +189,11 @@ class ApplyConfig:
             object.__setattr__(self, "tables", ReplicatedTables(self.tables))
 
     @property
+    def takes_ddl(self) -> bool:
+        """Whether DDL LCRs may pass its rules."""
+        return all(each.takes_ddl for each in self.rules)
+
+    @property
     def replicated(self) -> ReplicatedTables:
         """The tables that it replicates now: `tables`, to be changed by whoever applies DDL."""
         assert isinstance(self.tables, ReplicatedTables)

@@ -300,6 +300,7 @@ class ApplyDriver:
         """Make the reader, the coordinator and their host."""
         from headrace.rules.evaluation import RuleEvaluation
         from protos import codec
+        from spark_apply.copy.records.standing import unlisted
         from spark_apply.driver.coordinator import ApplyCoordinator
         from spark_apply.driver.loop.host import CoordinatorHost
         from spark_apply.driver.reader import ApplyReader
@@ -317,13 +318,20 @@ class ApplyDriver:
         )
         errors = self._persist(lambda: list(destination.error_key_hashes(config.topology, config.apply)))
         questions = SourceQuestions(self._identities, self.control.stopped)
+        recorded = self._persist(lambda: destination.instantiations(config.topology, config.apply))
+        ours = [each for each in recorded if each.source == config.source.site]
         reader = ApplyReader(
             source=config.source.site,
             progress=progress,
             rules=RuleEvaluation(*config.rules, types=value_types(), last_call=self._last_call),
             fits=fits,
             tables=ArrivingTables(
-                starts, config.tables, questions.identity_of, apply=config.apply, topology=config.topology
+                starts,
+                config.tables,
+                questions.identity_of,
+                apply=config.apply,
+                topology=config.topology,
+                unlisted=unlisted(config.tables, ours) if config.takes_ddl else (),
             ),
             returned_from=config.returned_from,
             tracks=self._tracks,

@@ -47,8 +47,9 @@ class DdlSettling:
     def take_up(self, changes: TableChanges) -> None:
         """Change the tables of the apply process; only now the copies see a new one, which has its record."""
         for table in changes.removed:
-            self._config.replicated.remove(table.identity)
-            self._moved(TableProgress(owner=table.destination.owner, name=table.destination.name, state="GONE"))
+            if any(each.identity == table.identity for each in self._config.tables):
+                self._config.replicated.remove(table.identity)
+                self._moved(TableProgress(owner=table.destination.owner, name=table.destination.name, state="GONE"))
         for table, record in changes.added:
             self._config.replicated.add(table)
             self._moved(

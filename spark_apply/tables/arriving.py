@@ -38,7 +38,7 @@ from headrace.base.errors import UnfitTableError
 from headrace.databases.ports import DdlOutcomeKind, DdlPlace, PartOf
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
-from spark_apply.tables.unsettled import DdlFates, TableChanges, Unsettled, UnsettledDdl, made_table
+from spark_apply.tables.unsettled import DdlFates, TableChanges, Unsettled, UnsettledDdl, recorded_table
 
 if TYPE_CHECKING:
     from headrace.databases.ports import Instantiation
@@ -107,6 +107,7 @@ class ArrivingTables:
         tables: the tables that the apply process replicates; None: tables are known by name only.
         apply: name of the apply process, for messages.
         topology: its name, under which records of new tables have their identity.
+        unlisted: further tables that are applied, and the start of each (`copy.records.standing.unlisted`).
         identity_of: returns the identity of the captured table that now has an object number at the source. Empty: no
             table has it. None: the source was asked and has not answered yet.
     """
@@ -119,6 +120,7 @@ class ArrivingTables:
         *,
         apply: str = "",
         topology: str = "",
+        unlisted: Iterable[tuple[TableToInstantiate, TableStart]] = (),
     ) -> None:
         self._identity_of, self._apply, self._topology = identity_of, apply, topology
         self._has_list, tables = tables is not None, tables or ()
@@ -131,6 +133,11 @@ class ArrivingTables:
         self._starts: dict[str | tuple[str, str], TableStart] = {
             self._key(name): start for name, start in starts.items()
         }
+        for table, start in unlisted:
+            self._by_identity[table.identity], self._starts[table.identity] = table, start
+            self._by_name.setdefault(table.destination, table)
+            for number in table.object_numbers:
+                self._by_number.setdefault(number, table)
         # Partitions with their own start, by number.
         self._parts = {start.part.number: start.part for start in starts.values() if start.part is not None}
         self.truncated_parts: dict[PartOf, Scn] = {}
@@ -345,7 +352,9 @@ class ArrivingTables:
         number, name = int(version.table_number), TableName.of(version)
         made = self.unsettled.made.get(number)
         table = self._by_number.get(number) if made is None else made.table
-        holder = self.unsettled.names.get(name, self._by_name.get(name))
+        holder = self.unsettled.names.get(name)
+        if holder is None and (known := self._by_name.get(name)) is not None and not self._is_awaited(known):
+            holder = known  # a table that is still to be made has no name yet
         if table is not None and holder is not None and holder is not table:
             raise UnfitTableError(
                 f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the"
@@ -404,7 +413,7 @@ class ArrivingTables:
             if identity is None:
                 self._by_number.setdefault(number, None)
             elif known is None or self._is_awaited(known):
-                table = made_table(identity, change) if known is None else known
+                table = recorded_table(identity, change.base_table, number) if known is None else known
                 self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number, table=table))
         elif change.drops:
             if number not in self.unsettled.made:
@@ -447,7 +456,7 @@ class ArrivingTables:
     ) -> Sequence[TableToInstantiate]:
         """Apply a table from its CREATE TABLE on, or from its copy if the record demands one.
 
-        Returns the former holder of its name, which is gone.
+        Returns the holder of its name in the list: it is gone, or it is made later, and is new again until then.
         """
         is_listed, is_done = table.identity in self._by_identity, record.state == "DONE"
         former = None if is_listed else self._by_name.get(ddl.name)
@@ -479,9 +488,12 @@ class ArrivingTables:
         return () if table is None else self._forgotten(table)
 
     def _forgotten(self, table: TableToInstantiate) -> Sequence[TableToInstantiate]:
-        """Forget a table that is gone at both sites; return it."""
-        for number, known in self._by_number.items():
-            if known is table:
+        """Forget a table that is gone at both sites, or not made yet; return it."""
+        numbers = [number for number, known in self._by_number.items() if known is table]
+        for number in numbers:
+            if self._is_awaited(table):
+                del self._by_number[number]
+            else:
                 self._by_number[number] = None
         self._by_identity.pop(table.identity, None)
         if self._by_name.get(table.destination) is table:

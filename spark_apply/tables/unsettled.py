@@ -21,9 +21,8 @@ from spark_apply.apply_config import BY_RECORD_SCN, TableToInstantiate
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DdlOutcomeKind, DdlPlace, Instantiation
-    from headrace.lcr.ddl import DdlChange
 
-__all__ = ["DdlFates", "TableChanges", "Unsettled", "UnsettledDdl", "made_table"]
+__all__ = ["DdlFates", "TableChanges", "Unsettled", "UnsettledDdl", "recorded_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +78,7 @@ class Unsettled:
 
     def __init__(self) -> None:
         self._of: dict[DdlPlace, UnsettledDdl] = {}
+        self._nameless: set[DdlPlace] = set()  # in the error queue, while a later table has the name
         self.made: dict[int, UnsettledDdl] = {}
         self.names: dict[TableName, TableToInstantiate] = {}
 
@@ -100,8 +100,12 @@ class Unsettled:
         self._sort()
 
     def remove(self, place: DdlPlace) -> None:
-        """Forget a settled LCR."""
-        self._of.pop(place, None)
+        """Forget a settled LCR. An earlier table of the name of one that it makes has that name no more."""
+        settled = self._of.pop(place, None)
+        if settled is not None and settled.table is not None:
+            self._nameless |= {
+                each.place for each in self if each.name == settled.name and each.place.order_scn < place.order_scn
+            }
         self._sort()
 
     def withdraw(self, is_sent_again: Callable[[int], bool]) -> None:
@@ -117,24 +121,25 @@ class Unsettled:
     def _sort(self) -> None:
         made = [(each, each.table) for each in self._of.values() if each.table is not None]
         self.made = {each.number: each for each, _ in made}
-        self.names = {each.name: table for each, table in made}
+        self._nameless &= self._of.keys()
+        self.names = {each.name: table for each, table in made if each.place not in self._nameless}
 
 
-def made_table(identity: str, change: DdlChange) -> TableToInstantiate:
-    """Return a table that DDL makes, as an apply process replicates it.
+def recorded_table(identity: str, name: TableName, number: int) -> TableToInstantiate:
+    """Return a table that the source was not asked for, as an apply process replicates it because of its record.
 
     DDL travels of whole tables that keep their names, and whose destination nobody else writes (`topology.checks.ddl`).
 
     Args:
         identity: of the table.
-        change: that makes it.
+        name: at both sites.
+        number: of the table at the source.
     """
-    name = change.base_table
     return TableToInstantiate(
         identity=identity,
         source=name,
         destination=name,
-        object_numbers=(int(change.object_number),),
+        object_numbers=(number,),
         may_empty=True,
         as_of=BY_RECORD_SCN,
     )

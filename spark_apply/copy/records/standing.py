@@ -27,6 +27,7 @@ from headrace.databases.ports import AWAITING, BEGUN, Finding, Instantiation, Pa
 from headrace.lcr.scn import FIRST_SCN
 from headrace.lcr.table_name import TableName, argument, literal, quoted
 from spark_apply.tables.arriving import TableStart
+from spark_apply.tables.unsettled import recorded_table
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase, SourceTable
@@ -52,6 +53,7 @@ __all__ = [
     "standings",
     "table_findings",
     "table_starts",
+    "unlisted",
 ]
 
 _FINISHED = frozenset({"DONE", "KEPT", "JOINING"})
@@ -477,6 +479,30 @@ def table_starts(found: Sequence[Standing]) -> dict[tuple[str, str], TableStart]
         if each.part is not None:
             starts[each.key] = replace(starts[each.key], part=each.part)
     return starts
+
+
+def unlisted(
+    tables: Sequence[TableToInstantiate], recorded: Iterable[Instantiation]
+) -> tuple[tuple[TableToInstantiate, TableStart], ...]:
+    """Return the tables that are applied by their records although the source did not name them, and their starts.
+
+    The source dropped them before it was asked, and changes from before that are on their way. Or DDL made them behind
+    that, and the driver that applied it had not ended yet.
+
+    Args:
+        tables: of the apply process, as the source named them.
+        recorded: all records of its source's tables.
+    """
+    identities = {table.identity for table in tables}
+    found = []
+    for record in recorded:
+        number = record.identity.split(".")[-2:][0]
+        is_applied = record.state in _FINISHED and not record.is_gone and PartOf.of(record.identity) is None
+        if is_applied and record.identity not in identities and number.isdecimal():
+            name = TableName.of(record)
+            table = recorded_table(record.identity, name, int(number))
+            found.append((table, TableStart(scn=record.scn, is_joining=record.state == "JOINING")))
+    return tuple(found)
 
 
 def smallest(

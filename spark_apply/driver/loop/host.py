@@ -124,7 +124,7 @@ class CoordinatorHost:
             destination=destination,
             coordinator=coordinator,
             problem=self._problem,
-            has_ddl=all(each.takes_ddl for each in config.rules),
+            has_ddl=config.takes_ddl,
         )
         self.views = ViewWriter(
             config,

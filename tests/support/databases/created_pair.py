@@ -168,8 +168,11 @@ class CreatedPair:
         """Assert that a table, without its foreign keys, and its sequences are here as at the source."""
         relation = qualified("hr", name)
         assert self.at_destination(name) == _without(read_structure(self._there, TableName("hr", name)))
-        sequences = [row_of(each.execute(_SEQUENCES, (relation,)))[0] for each in (self._there, self._here)]
-        assert sequences[0] == sequences[1]
+        there, here = (row_of(each.execute(_SEQUENCES, (relation,)))[0] for each in (self._there, self._here))
+        for found in (*there.values(), *here.values()):
+            if found["kind"] == "i":
+                del found["type"]  # LIKE gives an identity column a bigint sequence with its own bounds
+        assert here == there, (here, there)
 
     def at_destination(self, name: str) -> Structure | None:
         """Return a table of hr as it is here, without its owner and its foreign keys."""

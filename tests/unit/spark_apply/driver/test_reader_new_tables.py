@@ -367,6 +367,15 @@ def test_rows_before_drop_and_create_of_one_name_pass_again(how: str) -> None:
     assert reading.reader.unfit is None
 
 
+def test_rows_of_the_old_table_in_an_earlier_transaction_pass_again() -> None:
+    reading = Applying()
+    reading.read(rows("t", T, 5))
+    reading.read(ddl(creation("t", NEW), 15, previous=6))
+    reading.restart(low=0)
+    assert made(reading.read(rows("t", T, 5))) == [(5, False, 1)]
+    assert reading.reader.unfit is None
+
+
 def test_drop_of_a_table_that_the_source_has_not_any_more_passes() -> None:
     """The driver started behind it: the list has only the table that was made anew, under the same name."""
     reading = Applying(awaited=[listed("old", NEWER, as_of=100)])

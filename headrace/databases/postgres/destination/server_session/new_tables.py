@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from headrace.base.errors import DataError
+from headrace.base.errors import DatabaseError, DataError
 from headrace.databases.ports import DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.ddl.creation import PlannedCreation, check_creation, other_form, plan_creation
@@ -65,6 +65,8 @@ _LACKING = """SELECT ARRAY(SELECT p FROM unnest(ARRAY['USAGE', 'CREATE']) p WHER
 FROM pg_catalog.pg_namespace n WHERE n.nspname = %s"""
 _COPIED_NEXT = "the next headrace up copies it"
 _NOT_CAPTURED = "its rows are not in the log"
+
+_DEPENDED_ON = "2BP01"  # its detail has names of objects, no rows
 
 _T = TypeVar("_T")
 
@@ -279,7 +281,12 @@ class NewTables:
             if referring is not None:
                 statement = f"ALTER TABLE ONLY {qualified(*table)} DROP CONSTRAINT {quote(key)}"
                 statements += self._run_as(referring, statement)
-        statements += self._run_as(found.here, f"DROP TABLE {qualified(found.here.owner, found.here.name)}")
+        try:
+            statements += self._run_as(found.here, f"DROP TABLE {qualified(found.here.owner, found.here.name)}")
+        except DatabaseError as error:
+            if error.context.get("sqlstate") == _DEPENDED_ON:
+                raise _depended_on(error) from error
+            raise
         with self._transaction.own_statements("deleting a table's record"):
             forget(self._transaction.connection, found.record)
         return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=tuple(statements))
@@ -328,3 +335,10 @@ def _taken(table: TableName, why: str) -> DataError:
     """Return the refusal of a table whose name is taken."""
     hint = "drop or rename what has the name, or create the table here, empty and as the source has it"
     return DataError(why, hint=hint, table=str(table))
+
+
+def _depended_on(error: DatabaseError) -> DataError:
+    """Return the refusal of a table that something of the destination's own depends on; the server lists it."""
+    listed = "; ".join(error.detail.splitlines()) or error.message
+    hint = "at the destination, drop what depends on it, or make it depend on something else"
+    return DataError(f"it is needed here: {listed}", hint=hint, **error.context)
