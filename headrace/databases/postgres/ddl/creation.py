@@ -1,8 +1,8 @@
 """A new table at a destination: the statements that create it as the source has it, and the proof of the result.
 
     plan = plan_creation(record, role, version)
-    run(plan.statements)                                     sequences of defaults, the table with its columns
-    run(plan.last_statements(read_structure(connection, table)))         constraints and indexes
+    run(plan.statements)                                     sequences of defaults, the table with its constraints
+    run(plan.last_statements(read_structure(connection, table)))         indexes
     check_creation(plan, read_structure(connection, table))
 
 A table that is there already may take the new one's place: `other_form` says what it lacks.
@@ -145,14 +145,18 @@ def _shown(part: Part | None) -> str:
 
 
 def _first(source: Structure, record: DdlRecord) -> Iterator[str]:
-    """Yield the statements up to the table with its columns, and to whom its sequences belong."""
+    """Yield the statements up to the table without its other indexes, and to whom its sequences belong."""
     table, columns = TableName.of(source), sorted(source.columns, key=lambda each: each.number)
     owned = {name: found for name, found in record.sequences.items() if found.kind == "a"}
     for sequence in owned.values():
         options = f"AS {sequence.type} {_options(sequence)}"
         yield f"CREATE SEQUENCE {qualified(sequence.owner, sequence.name)} {options}"
-    listed = ", ".join(_column(column, record.sequences.get(column.name)) for column in columns)
-    yield f"CREATE TABLE {qualified(*table)} ({listed})"
+    listed = [_column(column, record.sequences.get(column.name)) for column in columns]
+    # In the same statement: whoever records DDL of this database sees the table with its key from the beginning.
+    listed += [
+        f"CONSTRAINT {quote(part.name)} {part.definition}" for part in source.constraints if not part.is_foreign_key
+    ]
+    yield f"CREATE TABLE {qualified(*table)} ({', '.join(listed)})"
     for column, sequence in owned.items():
         of = f"{qualified(*table)}.{quote(column)}"
         yield f"ALTER SEQUENCE {qualified(sequence.owner, sequence.name)} OWNED BY {of}"

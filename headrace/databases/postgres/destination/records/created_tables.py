@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from headrace.databases.postgres.destination.fencing import SessionIdentity
     from headrace.lcr.scn import ObjectNumber
 
-__all__ = ["RecordOf", "forget", "gone_records", "record_created", "records_of", "referring_keys"]
+__all__ = ["RecordOf", "forget", "numbered_records", "record_created", "records_of", "referring_keys"]
 
 _IS_CURRENT = "i.recorded_in = 'headrace.instantiation'::pg_catalog.regclass"  # else the OIDs are from before a restore
 _COPIED_AGAIN = "to be copied again"
 
 _RECORDS = f"""SELECT i.topology, i.apply, i.source, i.identity FROM headrace.instantiation i
 WHERE {_IS_CURRENT} AND i.relation = pg_catalog.to_regclass(%s)::pg_catalog.oid AND i.state <> 'LEFT' ORDER BY 1, 2, 3, 4"""
-_GONE = f"""SELECT i.topology, i.apply, i.source, i.identity FROM headrace.instantiation i
-WHERE {_IS_CURRENT} AND i.topology = %s AND i.apply = %s AND i.source = %s
-  AND i.relation IS NOT NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = i.relation) ORDER BY 4"""
+_OF_SOURCE = f"""SELECT i.topology, i.apply, i.source, i.identity, n.nspname::text, c.relname::text FROM headrace.instantiation i
+LEFT JOIN pg_catalog.pg_class c ON c.oid = i.relation LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE {_IS_CURRENT} AND i.topology = %s AND i.apply = %s AND i.source = %s AND i.relation IS NOT NULL AND i.state <> 'LEFT'
+ORDER BY 4"""
 # The record of an earlier table of the name. One whose table was only renamed here stays.
 _REPLACE = f"""DELETE FROM headrace.instantiation i WHERE i.topology = %(topology)s AND i.apply = %(apply)s AND i.source = %(source)s
   AND i.owner = %(owner)s AND i.name = %(name)s AND i.identity <> %(identity)s
@@ -91,19 +92,23 @@ def records_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[R
     return tuple(RecordOf(*row) for row in connection.execute(_RECORDS.encode(), (qualified(*table),)))
 
 
-def gone_records(
+def numbered_records(
     connection: psycopg.Connection[Any], identity: SessionIdentity, source: str, number: ObjectNumber
-) -> tuple[RecordOf, ...]:
-    """Return an apply process's records of a table of the source whose table here is gone.
+) -> tuple[tuple[RecordOf, TableName | None], ...]:
+    """Return an apply process's records of a table of the source, each with the name that the table has here now.
 
     Args:
         connection: as for `records_of`.
         identity: of the session.
         source: site of the source.
         number: the source's number of the table.
+
+    Returns:
+        With None if the table is gone.
     """
-    rows = connection.execute(_GONE.encode(), (identity.topology, identity.apply, source))
-    return tuple(found for row in rows if (found := RecordOf(*row)).is_numbered(number))
+    rows = connection.execute(_OF_SOURCE.encode(), (identity.topology, identity.apply, source))
+    found = [(RecordOf(*row[:4]), None if row[5] is None else TableName(*row[4:])) for row in rows]
+    return tuple((record, name) for record, name in found if record.is_numbered(number))
 
 
 def record_created(

@@ -24,7 +24,7 @@ from headrace.databases.postgres.ddl.structure_query import read_structure
 from headrace.databases.postgres.destination.records.created_tables import (
     RecordOf,
     forget,
-    gone_records,
+    numbered_records,
     record_created,
     records_of,
     referring_keys,
@@ -248,10 +248,7 @@ class NewTables:
         if reason := drop_refusal(record.before, here):
             return _not_applied(reason)
         if self._kind(table) is None:
-            with self._transaction.own_statements("looking for a table's record"):
-                for each in gone_records(connection, identity, place.source, record.relation):
-                    forget(connection, each)
-            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
+            return self._drop_missing(record, place)
         records = self._records(table)
         own = [each for each in records if each.is_of(identity, place.source) and each.is_numbered(record.relation)]
         if not own or here is None:
@@ -262,6 +259,17 @@ class NewTables:
         with self._transaction.own_statements("looking for foreign keys"):
             keys = referring_keys(connection, identity, place.source, table)
         return Dropping(here=here, record=own[0], keys=keys)
+
+    def _drop_missing(self, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+        """Delete the record of a table that is gone, too; if only its name is, the table stays."""
+        connection = self._transaction.connection
+        with self._transaction.own_statements("looking for a table's record"):
+            found = numbered_records(connection, self._identity, place.source, record.relation)
+            for each, name in found:
+                if name is not None:
+                    return _not_applied(f"the table is called {name} here: drop it by hand if nobody needs it")
+                forget(connection, each)
+        return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
 
     def drop(self, found: Dropping) -> DdlOutcome:
         """Drop a table with the foreign keys that refer to it, and delete its record.

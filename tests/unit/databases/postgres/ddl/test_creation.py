@@ -119,14 +119,13 @@ def test_sequence_of_a_default_is_there_before_the_table_and_belongs_to_it_after
     )
 
 
-def test_constraints_and_indexes_follow_and_foreign_keys_are_left_out() -> None:
+def test_constraints_are_made_with_the_table_and_indexes_follow_and_foreign_keys_are_left_out() -> None:
     plan = planned(ID, TEXT, KEY, CHECK, FOREIGN, BY_TEXT)
-    assert plan.statements == ('CREATE TABLE "hr"."jobs" ("id" integer NOT NULL, "t" text)',)
-    assert plan.last_statements(table(ID, TEXT)) == (
-        'ALTER TABLE ONLY "hr"."jobs" ADD CONSTRAINT "jobs_pkey" PRIMARY KEY (id)',
-        'ALTER TABLE ONLY "hr"."jobs" ADD CONSTRAINT "positive" CHECK ((id > 0))',
-        "CREATE INDEX by_t ON hr.jobs USING btree (t)",
+    assert plan.statements == (
+        'CREATE TABLE "hr"."jobs" ("id" integer NOT NULL, "t" text, CONSTRAINT "jobs_pkey" PRIMARY KEY (id),'
+        ' CONSTRAINT "positive" CHECK ((id > 0)))',
     )
+    assert plan.last_statements(table(ID, TEXT, KEY, CHECK)) == ("CREATE INDEX by_t ON hr.jobs USING btree (t)",)
     assert plan.left_out == ('constraint "boss": foreign keys are not replicated',)
     check_creation(plan, table(ID, TEXT, KEY, CHECK, BY_TEXT, role="headrace"))
 
