@@ -447,7 +447,7 @@ def test_missing_schema_pauses_until_it_is_there(
     try:
         await_copies(way)
         execute(source_database, "CREATE TABLE shop.made (id integer PRIMARY KEY); INSERT INTO shop.made VALUES (1)")
-        way.paused_on("CREATE SCHEMA shop")
+        way.paused_on('CREATE SCHEMA "shop"')
         execute(destination_database, "CREATE SCHEMA shop")
         way.assert_same()
         assert execute(destination_database, "SELECT id FROM shop.made") == [(1,)]

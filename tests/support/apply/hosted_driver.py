@@ -71,9 +71,11 @@ class QueueStream:
         self.acknowledged: list[int] = []
 
     def subscribe_nowait(self, needed: Mapping[str, Scn], credit_bytes: int) -> None:
+        position = needed[SOURCE]
         for batch in self._queue.batches:
-            if (resumed := resume_after(batch, needed[SOURCE])) is not None:
-                self.deliver(batch if self.arrived else resumed)
+            if (resumed := resume_after(batch, position)) is not None:
+                self.deliver(batch if batch.previous_scn == position else resumed)
+                position = resumed.through_scn
 
     def deliver(self, batch: LcrBatch) -> None:
         self.arrived.append(Delivery(header=header_of(batch), data=codec.encode(batch)))
