@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.lcr.ddl import DdlChange, ddl_of, failed_ddl_of
+from headrace.lcr.ddl import Creation, DdlChange, ddl_of, failed_ddl_of
 from tests.support.values.ddl_changes import NUMBER, column, ddl_change, ddl_record, index, structure
 
 
@@ -126,3 +126,41 @@ def test_damage_in_a_record_never_raises(damage: bytes, place: int) -> None:
     damaged = content[:place] + damage + content[place + len(damage) :]
     change = ddl_of(damaged)
     assert change is None or failed_ddl_of(damaged) is None
+
+
+# --------------------------------------------------------------------------- new and dropped tables
+
+MADE: dict[str, Any] = {"identities": {"shop": "7.1.16400.16401"}, "why_not": "", "sequences": {}}
+
+
+def created(made: Any) -> DdlChange:
+    return ddl_change(None, structure(), tag="CREATE TABLE", made=made)
+
+
+def test_creation_says_whose_log_has_the_rows() -> None:
+    assert created(MADE).creation == Creation(identities={"shop": "7.1.16400.16401"}, why_not="")
+    unpublished = {"identities": {}, "why_not": "it is unlogged", "sequences": {}}
+    assert created(unpublished).creation == Creation(identities={}, why_not="it is unlogged")
+    assert ddl_change(None, structure(), tag="CREATE TABLE").creation is None, "no rule takes the table"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [7, [], {}, {"identities": []}, {"identities": {"shop": 7}, "why_not": ""}, {"identities": {}, "why_not": None}],
+)
+def test_damaged_creation_counts_as_none(made: Any) -> None:
+    assert created(made).creation is None
+
+
+def test_only_a_new_table_has_a_creation() -> None:
+    assert ddl_change(structure(), structure(column(2, "x")), made=MADE).creation is None
+    assert ddl_change(structure(), None, made=MADE).creation is None
+    assert ddl_change(structure(), structure(column(2, "made")), query="SELECT '\"made\"'").creation is None
+    assert created(MADE).not_made("because").creation is None
+
+
+def test_only_a_table_without_a_form_behind_it_is_dropped() -> None:
+    assert ddl_change(structure(), None, tag="DROP TABLE").drops
+    assert not ddl_change(structure(), None, tag="DROP TABLE").not_made("because").drops
+    assert not created(MADE).drops
+    assert not ddl_change().drops

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.base.errors import ProtocolError
 from headrace.lcr.ddl_record import DdlRecord
-from headrace.lcr.structure import PartKind, PartName, structure_from_json
+from headrace.lcr.structure import OwnedSequence, PartKind, PartName, structure_from_json
 from tests.support.values.ddl_changes import NUMBER, column, ddl_record, structure
 
 ADDED = structure(column(1, "id"), column(2, "title", "text"))
@@ -40,6 +40,47 @@ def test_record_is_read_with_all_its_circumstances() -> None:
 @pytest.mark.parametrize(("written", "read"), [(0, 0), (4, 4), ([], 0), ([2, 4], 6), (None, 0)])
 def test_reasons_of_rewriting_are_one_set_of_bits(written: object, read: int) -> None:
     assert DdlRecord.of(ddl_record(None, ADDED, rewritten=written).decode()).rewritten == read
+
+
+SEQUENCE = {
+    "owner": "hr",
+    "name": "jobs_id_seq",
+    "type": "integer",
+    "start": 1,
+    "increment": 2,
+    "min": 1,
+    "max": 2147483647,
+    "cache": 1,
+    "cycle": False,
+    "kind": "a",
+}
+
+
+def test_sequences_of_a_new_table_are_read() -> None:
+    made = {"identities": {}, "why_not": "", "sequences": {"id": SEQUENCE}}
+    record = DdlRecord.of(ddl_record(None, ADDED, tag="CREATE TABLE", made=made).decode())
+    assert record.sequences == {
+        "id": OwnedSequence(
+            owner="hr",
+            name="jobs_id_seq",
+            type="integer",
+            start=1,
+            increment=2,
+            min=1,
+            max=2147483647,
+            cache=1,
+            cycle=False,
+            kind="a",
+        )
+    }
+    assert DdlRecord.of(ddl_record(None, ADDED).decode()).sequences == {}
+
+
+@pytest.mark.parametrize("sequence", [3, {}, {**SEQUENCE, "max": "x"}, {**SEQUENCE, "name": None}])
+def test_damaged_sequence_is_refused(sequence: object) -> None:
+    made = {"identities": {}, "why_not": "", "sequences": {"id": sequence}}
+    with pytest.raises(ProtocolError):
+        DdlRecord.of(ddl_record(None, ADDED, made=made).decode())
 
 
 @pytest.mark.parametrize(
