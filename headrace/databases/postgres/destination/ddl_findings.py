@@ -25,6 +25,7 @@ SELECT n.nspname::text, c.relname::text, c.relkind = 'p' OR c.relispartition AS 
        EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) AS inherits,
        current_user::text AS role, r.rolname::text AS owner, r.rolsuper,
        pg_catalog.pg_has_role(c.relowner, %(right)s) AS may_act, pg_catalog.pg_has_role(c.relowner, 'MEMBER') AS is_member,
+       pg_catalog.pg_has_role(c.relowner, 'USAGE') AS inherits_rights,
        ARRAY(SELECT p FROM unnest(ARRAY['USAGE', 'CREATE']) p WHERE NOT pg_catalog.has_schema_privilege(c.relowner, n.oid, p))
 FROM unnest(%(owners)s::text[], %(names)s::text[]) AS wanted (owner, name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
@@ -64,8 +65,8 @@ def ddl_findings(
     ).fetchall()
     # Of many tables that one role owns, one finding says what all of them need.
     told: set[str] = set()
-    for owner, name, is_partitioned, inherits, role, table_owner, is_superusers, may_act, is_member, lacking in rows:
-        table = TableName(owner, name)
+    for owner, name, is_partitioned, inherits, role, table_owner, is_superusers, *rights, lacking in rows:
+        table, (may_act, is_member, inherits_rights) = TableName(owner, name), rights
         path = f"sites.{site} table {table}"
         if is_partitioned or inherits:
             kind = "is partitioned, or a partition," if is_partitioned else "inherits, or others inherit from it,"
@@ -82,6 +83,7 @@ def ddl_findings(
                     f"the role may not act as {quote(table_owner)}, the owner of the table: DDL is applied with the rights"
                     " of the owner",
                     f"{grant};",
+                    True,
                 )
             )
         if lacking:
@@ -90,9 +92,26 @@ def ddl_findings(
                     f"the owner of the table, {quote(table_owner)}, lacks {' and '.join(lacking)} on its schema: DDL is"
                     " applied with the rights of the owner, and an index needs these",
                     f"GRANT {', '.join(lacking)} ON SCHEMA {quote(owner)} TO {quote(table_owner)};",
+                    True,
                 )
             )
-        for problem, fix in grants:
+        if may_act and not inherits_rights:
+            grants.append(
+                (
+                    f"the role does not inherit the rights of {quote(table_owner)}, the owner of the table: a new table of"
+                    f" that role would belong to {quote(role)} here, which needs USAGE and CREATE on its schema",
+                    _inherit(table_owner, role, version),
+                    False,
+                )
+            )
+        for problem, fix, is_error in grants:
             if fix not in told:
                 told.add(fix)
-                yield Finding(path=path, problem=problem, fix=fix)
+                yield Finding(path=path, problem=problem, fix=fix, is_error=is_error)
+
+
+def _inherit(owner: str, role: str, version: int) -> str:
+    """Return the statement that gives a member the rights of a role without taking it."""
+    if version >= _SET_FROM:  # from then on, a property of the membership
+        return f"GRANT {quote(owner)} TO {quote(role)} WITH INHERIT TRUE;"
+    return f"ALTER ROLE {quote(role)} INHERIT;"

@@ -106,6 +106,19 @@ def test_table_of_a_superuser_changes_its_owner_and_gives_no_role(
     assert problems(destination, ours(admin)) == ()
 
 
+def test_member_that_does_not_inherit_the_rights_is_told_who_owns_new_tables(
+    admin: psycopg.Connection, destination: PostgresDestination
+) -> None:
+    admin.execute(
+        f'GRANT USAGE, CREATE ON SCHEMA "Shop" TO {OWNER}; ALTER ROLE {ROLE} NOINHERIT; GRANT {OWNER} TO {ROLE}'
+    )
+    (found,) = problems(destination, ours(admin))
+    assert (found.path, found.is_error) == ("sites.b table Shop.items", False)
+    assert f'would belong to "{ROLE}" here' in found.problem
+    admin.execute(found.fix.encode())
+    assert problems(destination, ours(admin)) == ()
+
+
 def test_source_of_another_release_is_refused(admin: psycopg.Connection, dsn: str) -> None:
     admin.execute(f'GRANT USAGE, CREATE ON SCHEMA "Shop" TO {OWNER}')
     with closing(PostgresDestination(dsn, site="b")) as superuser:
