@@ -78,6 +78,17 @@ def test_mark_changes_without_row_changes_never_add_up_to_a_finding(monkeypatch:
         assert made.recorded() == made.mark
 
 
+def test_table_that_ddl_made_gets_its_mark_with_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no copy, which would have brought the mark."""
+    made = Marked(monkeypatch)
+    made.world.store.row_marks.clear()
+    made.mark = mark(stamp="x7", file=7)
+    assert made.look() == ""
+    assert made.recorded() == made.mark
+    made.mark = mark(stamp="x8", file=8)
+    assert "column v was rewritten" in made.look()
+
+
 def test_column_with_the_sources_value_here_is_no_finding() -> None:
     """`ADD COLUMN ... DEFAULT now()` as replicated DDL: older rows have the moment of the source."""
     was = RowMark(columns={"v": MarkedColumn(number=2, here=2)}, width_here=2)
