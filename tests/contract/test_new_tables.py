@@ -143,7 +143,7 @@ def _not_published(why_not):
         (_not_published("it is unlogged"), "it is unlogged; the next headrace up copies it"),
         (
             {"identities": {"another": "1.1.16400.9"}, "why_not": "", "sequences": {}},
-            "the log of this topology does not have its rows; the next headrace up copies it",
+            "its rows are not in the log; the next headrace up copies it",
         ),
     ],
 )
@@ -261,6 +261,23 @@ def test_copied_table_with_rows_is_dropped(harness, session, destination):
 
 def test_missing_table_is_passed_over(harness, session):
     assert change(session, dropped(harness))[0].kind is DdlOutcomeKind.PASSED_OVER
+
+
+def test_record_of_a_table_that_is_gone_goes_with_it(harness, session, destination):
+    harness.create_table("v", COLUMNS, key=["id"])
+    copied(destination)
+    harness.drop_table("v")
+    assert change(session, dropped(harness))[0].kind is DdlOutcomeKind.PASSED_OVER
+    assert records(destination) == {}
+
+
+def test_table_that_has_another_name_here_stays_and_is_named(harness, session, destination):
+    harness.create_table("v", COLUMNS, key=["id"])
+    copied(destination)
+    harness.rename_table("v", "w")
+    (outcome,) = change(session, dropped(harness))
+    assert (outcome.kind, "is called public.w here" in outcome.reason) == (DdlOutcomeKind.NOT_APPLIED, True)
+    assert (is_there(session, "w"), len(records(destination))) == (True, 1)
 
 
 @pytest.mark.parametrize("number", [None, 999])

@@ -125,9 +125,7 @@ class _Change:
         identity = "" if creation is None else creation.identities.get(self.process[0], "")
         if not identity:
             why_not = creation.why_not if creation is not None else ""
-            return _not_applied(
-                f"{why_not or 'the log of this topology does not have its rows'}; the next headrace up copies it"
-            )
+            return _not_applied(f"{why_not or 'its rows are not in the log'}; the next headrace up copies it")
         found = self._found()
         if found is None:
             outcome = self._made(after)
@@ -191,7 +189,7 @@ class _Change:
     def _dropped(self) -> DdlOutcome:
         name, found = self.change.base_table, self._found()
         if found is None:
-            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
+            return self._gone()
         keys = [key for key, number in self._recorded() if number == found.number]
         own = [key for key in keys if self._is_own(key)]
         if not own:
@@ -210,6 +208,15 @@ class _Change:
         self._remove((name.owner, name.name), found)
         self.transaction.record(own[0], None)
         return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=tuple(statements))
+
+    def _gone(self) -> DdlOutcome:
+        """Delete the record of a table that is gone; if only its name is, the table stays."""
+        names = {table.number: f"{owner}.{name}" for (owner, name), table in self.store.tables.items()}
+        for key, number in [each for each in self._recorded() if self._is_own(each[0])]:
+            if number in names:
+                return _not_applied(f"the table is called {names[number]} here: drop it by hand if nobody needs it")
+            self.transaction.record(key, None)
+        return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
 
     def _remove(self, name: tuple[str, str], found: StoredTable) -> None:
         """Remove the table for this transaction; others see it in the records until the COMMIT."""
