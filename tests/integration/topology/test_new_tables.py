@@ -27,6 +27,7 @@ from headrace.deployment.inspection import check_topology, plan_topology
 from headrace.lcr.scn import Scn
 from headrace.lcr.structure import Part, PartName, elements
 from headrace.lcr.table_name import TableName
+from protos import apply_pb2 as pb
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
@@ -263,6 +264,40 @@ def test_table_made_with_rows_is_named_and_copied_after_up(way: Way) -> None:
     assert way.records()["made"].row_count == 2
 
 
+def test_tagged_table_is_left_out_and_the_next_start_copies_it(way: Way) -> None:
+    origin = f"headrace:{way.spec.name}/x/0:0e"  # what `headrace.set_tag` sets
+    with psycopg.connect(way.source_dsn, autocommit=True) as user:
+        user.execute("SELECT pg_replication_origin_create(%s)", (origin,))
+        user.execute("SELECT pg_replication_origin_session_setup(%s)", (origin,))
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+        user.execute("SELECT pg_replication_origin_session_reset()")
+        user.execute("SELECT pg_replication_origin_drop(%s)", (origin,))
+    execute(way.source_dsn, "INSERT INTO made VALUES (2); INSERT INTO log VALUES (1)")
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    assert (way.outcomes(), "made" in tables(way.destination_dsn)) == ([], False)
+    execute(way.destination_dsn, "CREATE TABLE made (id integer PRIMARY KEY)")
+    way.kill_driver()
+    way.assert_same()
+    assert way.records()["made"].row_count == 2
+
+
+def test_new_table_that_is_renamed_at_once_is_left_out_and_copied(way: Way) -> None:
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("CREATE TABLE early (id integer PRIMARY KEY); INSERT INTO early VALUES (1)")
+        user.execute("ALTER TABLE early RENAME TO made; INSERT INTO made VALUES (2)")
+    said = way.paused_on("renamed in one transaction")
+    execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
+    execute(way.source_dsn, "INSERT INTO made VALUES (3)")
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    assert way.outcomes()[0] == "SKIPPED"
+    execute(way.destination_dsn, "CREATE TABLE made (id integer PRIMARY KEY)")
+    way.kill_driver()
+    way.assert_same()
+    assert way.records()["made"].row_count == 3
+
+
 # --------------------------------------------------------------------------- processes that die
 
 
@@ -453,6 +488,65 @@ def test_missing_schema_pauses_until_it_is_there(
         assert execute(destination_database, "SELECT id FROM shop.made") == [(1,)]
     finally:
         way.close()
+
+
+# --------------------------------------------------------------------------- the error queue
+
+
+def put_into_the_error_queue(way: Way) -> None:
+    """Let a row fail in the transaction that creates a table, and write the table behind it."""
+    execute(way.destination_dsn, "INSERT INTO first VALUES (5000, 'mine')")
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+        user.execute("INSERT INTO first VALUES (5000, 'theirs')")
+    execute(way.source_dsn, "INSERT INTO made VALUES (2)")
+    wait_for("the error", lambda: execute(way.destination_dsn, "SELECT number FROM headrace.apply_error"), WAIT_S)
+    assert "made" not in tables(way.destination_dsn)
+
+
+def execute_errors(way: Way) -> None:
+    execute(way.destination_dsn, "DELETE FROM first WHERE id = 5000")
+    way.driver.control.begin_execution("again", pb.ErrorsRequest(all=True))
+    wait_for("the execution", lambda: way.driver.control.execution_outcomes("again", 1.0).is_over, WAIT_S)
+    assert execute(way.destination_dsn, "SELECT number FROM headrace.apply_error") == []
+
+
+def test_table_made_from_the_error_queue_is_copied(way: Way) -> None:
+    put_into_the_error_queue(way)
+    way.paused_on("error queue")
+    execute_errors(way)
+    way.assert_same()
+    assert way.records()["made"].row_count == 2
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_deleted_creation_leaves_its_table_out_until_it_is_copied(way: Way) -> None:
+    put_into_the_error_queue(way)
+    way.paused_on("error queue")
+    assert [each.done for each in way.driver.control.delete_errors(pb.ErrorsRequest(all=True))] == [True]
+    execute(way.source_dsn, "INSERT INTO log VALUES (1)")
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    assert way.outcomes() == ["SKIPPED"]
+    execute(way.destination_dsn, "UPDATE first SET v = 'theirs' WHERE id = 5000")
+    execute(way.destination_dsn, "CREATE TABLE made (id integer PRIMARY KEY)")
+    way.kill_driver()
+    way.assert_same()
+    assert way.records()["made"].row_count == 2
+
+
+def test_table_copied_while_its_creation_is_in_the_error_queue(way: Way) -> None:
+    put_into_the_error_queue(way)
+    execute(way.destination_dsn, "CREATE TABLE made (id integer PRIMARY KEY)")
+    way.kill_driver()
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the copy", lambda: way.records().get("made", NOTHING).state == "DONE", WAIT_S)
+    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    execute_errors(way)
+    way.assert_same()
+
+
+NOTHING = Instantiation(source="", identity="", owner="", name="", scn=Scn(0), state="")
 
 
 # --------------------------------------------------------------------------- DROP
