@@ -336,11 +336,16 @@ class ArrivingTables:
         if table is None:
             self.strangers.add(name)
 
-    def check_name(self, version: TableVersion) -> None:
+    def check_name(self, version: TableVersion, order_scn: Scn = FIRST_SCN) -> None:
         """Check that the arriving table is known, and that its name is not another table's at the destination.
 
+        Args:
+            version: named as at the destination.
+            order_scn: of the transaction with its changes.
+
         Raises:
-            UnfitTableError: the table is not known yet, or its name is another table's.
+            UnfitTableError: the table is not known yet, or its name is another table's. Or DDL made it in an earlier
+                transaction, and it is not settled: nobody knows whether its rows belong here.
         """
         if self.is_unknown(version):
             raise UnfitTableError(
@@ -351,10 +356,21 @@ class ArrivingTables:
             )
         number, name = int(version.table_number), TableName.of(version)
         made = self.unsettled.made.get(number)
+        if made is not None and order_scn > made.place.order_scn:
+            raise UnfitTableError(
+                f"changes of {version.qualified_name} wait for the CREATE TABLE of the table, whose transaction is in"
+                " the error queue",
+                hint=_UNSETTLED_HINT,
+                table=version.qualified_name,
+            )
         table = self._by_number.get(number) if made is None else made.table
         holder = self.unsettled.names.get(name)
-        if holder is None and (known := self._by_name.get(name)) is not None and not self._is_awaited(known):
-            holder = known  # a table that is still to be made has no name yet
+        known = self._by_name.get(name) if holder is None else None
+        # While a table of the list is not made, its name may be the former holder's.
+        if known is not None and not (
+            self._is_awaited(known) and (order_scn < known.as_of or (table is not None and table.destination == name))
+        ):
+            holder = known
         if table is not None and holder is not None and holder is not table:
             raise UnfitTableError(
                 f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the"
@@ -507,18 +523,3 @@ class ArrivingTables:
         self._emptied.pop(table.identity, None)
         self.truncated.pop(table.identity, None)
         return (table,)
-
-    def check_settled(self, version: TableVersion, order_scn: int) -> None:
-        """Check that a table that DDL made is settled, apart from changes in the transaction that made it.
-
-        Raises:
-            UnfitTableError: it is not: nobody knows whether its rows belong here.
-        """
-        made = self.unsettled.made.get(int(version.table_number))
-        if made is not None and order_scn > made.place.order_scn:
-            raise UnfitTableError(
-                f"changes of {version.qualified_name} wait for the CREATE TABLE of the table, whose transaction is in"
-                " the error queue",
-                hint=_UNSETTLED_HINT,
-                table=version.qualified_name,
-            )

@@ -12,6 +12,7 @@ import numpy as np
 from headrace.base.errors import UnfitTableError
 from headrace.lcr.batch import LcrBatch, TableVersion
 from headrace.lcr.cutting import renamed
+from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.driver.reading.pieces import order_scn_of
@@ -79,11 +80,11 @@ class DestinationNames:
         tables = list(batch.tables)
         for row, table in sorted(used):
             transaction = int(np.searchsorted(batch.transactions.first_row, row, side="right")) - 1
+            order_scn = order_scn_of(batch, transaction)
             try:
-                self._tables.check_settled(tables[table], order_scn_of(batch, transaction))
                 if (row, table) in truncated:
-                    self._tables.check_truncate(tables[table], order_scn_of(batch, transaction))
-                tables[table] = self.fitting(tables[table])
+                    self._tables.check_truncate(tables[table], order_scn)
+                tables[table] = self.fitting(tables[table], order_scn)
             except UnfitTableError as error:
                 return Named(batch=renamed(batch, tables), unfit=transaction, error=error)
         return Named(batch=renamed(batch, tables))
@@ -105,19 +106,22 @@ class DestinationNames:
             for table in sorted(truncated):
                 self._tables.check_truncate(batch.tables[table], order_scn_of(batch, 0))
             for version in used:
-                self._tables.check_settled(version, order_scn_of(batch, 0))
-                self._tables.check_name(version)
+                self._tables.check_name(version, order_scn_of(batch, 0))
         except UnfitTableError as error:
             return error
         return None
 
-    def fitting(self, version: TableVersion) -> TableVersion:
+    def fitting(self, version: TableVersion, order_scn: Scn = FIRST_SCN) -> TableVersion:
         """Return the version with names that fit the destination.
+
+        Args:
+            version: the version.
+            order_scn: of the first transaction that uses it.
 
         Raises:
             UnfitTableError: it fits under none of the names that its columns have had since.
         """
-        self._tables.check_name(version)
+        self._tables.check_name(version, order_scn)
         candidates = [] if self._tables.lacks_columns(version) else list(self._versions.renamed(version))
         for found in candidates:
             # A column's old name can go to another column; when the destination has both, older rows would fit wrongly.

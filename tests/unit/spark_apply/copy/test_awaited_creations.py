@@ -117,7 +117,7 @@ def beside(world: World, joins: Joins, until: Callable[[], bool], copying: Table
         return until()
 
     world.should_end = should_end
-    copying.run_beside(joins)  # type: ignore[arg-type]
+    copying.run_beside(joins)
 
 
 def test_first_copies_do_not_wait_for_a_table_whose_creation_is_on_its_way() -> None:

@@ -1,5 +1,7 @@
 """Random histories of tables that are made, written and dropped, through restarts, copies and the error queue.
 
+Longer than 500 lines: the model of source and destination is one.
+
 A model of the destination applies what the reader passes on. It asserts that a row comes only to a table that has a
 record, from the record's SCN on; and in the end that each table with a record has all of its rows, each once.
 """
@@ -260,7 +262,7 @@ class World:
             rules=RuleEvaluation(RuleSet()),
             fits=fits,
             tables=self.arriving,
-            settling=self,  # type: ignore[arg-type]
+            settling=self,
         )
         self.restarted()
 

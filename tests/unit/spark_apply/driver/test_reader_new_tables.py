@@ -118,7 +118,7 @@ class Applying(Reading):
     def __init__(self, *, awaited: Sequence[TableToInstantiate] = (), **fields: Any) -> None:
         tables = (listed("t", T), *awaited)
         starts = {("public", "t"): TableStart(scn=Scn(0))}
-        starts |= {tuple(each.destination): TableStart(scn=None, is_awaited=True) for each in awaited}
+        starts |= {(*each.destination,): TableStart(scn=None, is_awaited=True) for each in awaited}
         self.tables = ArrivingTables(starts, tables, lambda _: "", apply="to_b", topology=TOPOLOGY)
         super().__init__(tables=self.tables, **fields)
         self.there = Destination()
