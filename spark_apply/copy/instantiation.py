@@ -13,7 +13,8 @@ Main path
     when its copy is finished.
 
 States (of a table; recorded at the destination)
-    PENDING    not begun. Not recorded, or recorded by an earlier version.
+    PENDING    not begun. Not recorded, or recorded by an earlier version; or DDL made the table, and its CREATE TABLE
+               may still arrive (`spark_apply.apply_config.TableToInstantiate.as_of`).
     AWAITING   waits for the copy of another apply process (`spark_apply.copy.ways.shared_tables`); shown as PENDING.
     COPYING    set before the first row is written, with the snapshot's SCN: from then on the rows there are ours.
     COMPARING  every piece is copied; both sides are digested.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.databases.memory.destination import MemoryDestination
@@ -506,20 +506,11 @@ class World:
 
 
 @pytest.mark.seeded
+@settings(max_examples=scaled(100, 3000))
+@example(seed=179703, count=9)  # the list of a driver is older than what the former one applied
 @given(seed=st.integers(0, 2**32), count=st.integers(2, 14))
 def test_random_histories_with_creations(seed: int, count: int) -> None:
     rng = random.Random(seed)
     world = World(rng, history(rng, count))
     world.run()
     world.check()
-
-
-def test_many_random_histories() -> None:
-    for seed in range(scaled(150, 3000)):
-        rng = random.Random(seed)
-        world = World(rng, history(rng, rng.randrange(2, 16)))
-        try:
-            world.run()
-            world.check()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
