@@ -44,7 +44,7 @@ What `up` has compared
 from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
-from headrace.databases.postgres.source.ddl_publishing import GUARDED, HAS_KEY, PUBLISH, TABLES
+from headrace.databases.postgres.source.ddl_publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
 from headrace.databases.postgres.source.ddl_watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
 
@@ -191,6 +191,7 @@ DECLARE
     file bigint;
     is_known boolean;
     is_behind boolean;
+    is_unread boolean;
     reasons integer;
     state text;
 BEGIN
@@ -216,7 +217,7 @@ BEGIN
             WHERE NOT d.is_temporary
               AND d.object_type IN ('table', 'table column', 'index', 'table constraint', 'default value')
         ), placed AS (
-            SELECT d.kind, d.name, CASE
+            SELECT d.kind, d.name, d.names, CASE
                 WHEN d.kind IN ('table', 'table column') THEN d.objid
                 WHEN d.kind <> 'index' THEN to_regclass(format('%I.%I', d.names[1], d.names[2]))::oid
                 WHEN is_readable THEN (
@@ -229,8 +230,11 @@ BEGIN
                 END AS relation
             FROM dropped d
         )
-        SELECT jsonb_agg(jsonb_build_object('relation', p.relation::int8, 'is_new', false, 'gone', p.gone)) INTO touched
-        FROM (SELECT p.relation, jsonb_agg(jsonb_build_object('kind', p.kind, 'name', p.name) ORDER BY p.kind, p.name) AS gone
+        -- newer tables first: they may depend on older ones
+        SELECT jsonb_agg(jsonb_build_object('relation', p.relation::int8, 'is_new', false, 'gone', p.gone, 'named', p.named)
+                         ORDER BY p.relation DESC) INTO touched
+        FROM (SELECT p.relation, jsonb_agg(jsonb_build_object('kind', p.kind, 'name', p.name) ORDER BY p.kind, p.name) AS gone,
+                     (array_agg(to_jsonb(p.names)) FILTER (WHERE p.kind = 'table'))[1] AS named
               FROM placed p WHERE p.relation IS NOT NULL GROUP BY p.relation) p;
     ELSE
         IF NOT EXISTS (SELECT FROM pg_event_trigger_ddl_commands() c
@@ -254,7 +258,8 @@ BEGIN
                    'is_new', EXISTS (SELECT FROM named n WHERE n.relation = b.relation AND n.is_new))) INTO touched
         FROM below b;
     END IF;
-    FOR each IN SELECT (t ->> 'relation')::oid AS relation, (t ->> 'is_new')::boolean AS is_new, t -> 'gone' AS gone
+    FOR each IN SELECT (t ->> 'relation')::oid AS relation, (t ->> 'is_new')::boolean AS is_new, t -> 'gone' AS gone,
+                       t -> 'named' ->> 0 AS dropped_owner, t -> 'named' ->> 1 AS dropped_name
                 FROM jsonb_array_elements(touched) AS t LOOP
         old := NULL;
         is_known := each.is_new;
@@ -281,7 +286,9 @@ BEGIN
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'the table changed behind the snapshot';
         END IF;
         reasons := coalesce((regexp_match(rewrites, format(' %s:([0-9]+)', each.relation)))[1]::integer, 0);
-        CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role' AND (new IS NULL OR NOT is_behind);
+        is_unread := NOT is_readable AND each.dropped_owner !~ '^(pg_.*|information_schema|headrace|headrace_ddl)$';
+        CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role' AND (new IS NULL OR NOT is_behind)
+            AND is_unread IS NOT TRUE;
         file := pg_relation_filenode(each.relation);
         is_known := is_known AND NOT is_behind;
         IF old IS NOT NULL THEN
@@ -291,6 +298,11 @@ BEGIN
                 AND EXISTS (SELECT FROM jsonb_array_elements(new -> 'columns') AS n WHERE NOT EXISTS (
                     SELECT FROM jsonb_array_elements(old -> 'columns') AS o
                     WHERE o -> 'number' = n -> 'number' AND o -> 'type' = n -> 'type')));
+        END IF;
+        IF is_unread THEN  -- only its name and its number are known, which is enough for a table that is gone
+            old := jsonb_build_object('owner', each.dropped_owner, 'name', each.dropped_name, 'kind', 'r', 'persistence', 'p',
+                'role', '', 'is_partition', false, 'parents', 0, 'children', 0, 'columns', '[]'::jsonb,
+                'constraints', '[]'::jsonb, 'indexes', '[]'::jsonb);
         END IF;
         IF reasons <> 0 THEN
             rewrites := regexp_replace(rewrites, format(' %s:[0-9]+', each.relation), '');
@@ -340,6 +352,13 @@ BEGIN
             INSERT INTO headrace_ddl.log (relation, parts, snapshot, content)
             VALUES (each.relation, indexes, seen, content::text);
         END IF;
+        BEGIN  -- behind the record, too
+            IF NOT each.is_new AND {LOST_KEY} THEN
+                EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', each.relation::regclass);
+            END IF;
+        EXCEPTION WHEN OTHERS THEN
+            RAISE LOG 'headrace: users may not be able to update %: %', each.relation::regclass, SQLERRM;
+        END;
     END LOOP;
 EXCEPTION WHEN OTHERS THEN
     GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;

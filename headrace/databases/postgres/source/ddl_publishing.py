@@ -13,20 +13,19 @@ Tables
 
 No statement of a user fails or waits for long
     ALTER PUBLICATION holds a lock on the publication until the user's transaction ends. A session that waited for it could
-    be what the holder waits for, and the server would end one of the two. So `publish` first tries for an advisory lock,
-    without waiting in the server, and gives up when `lock_timeout` is over.
-    A table without a usable key gets REPLICA IDENTITY FULL from `note`, else users could not update its rows.
+    be what the holder waits for, and the server would end one of the two. So `publish` first tries for a lock on `made`,
+    without waiting in the server, and gives up when `lock_timeout` is over, or a part of what the session itself allows.
+    A table without a usable key gets REPLICA IDENTITY FULL from `note`, else users could not update its rows; so does one
+    of `made` that loses its key.
 """
 
 from __future__ import annotations
 
-__all__ = ["GUARDED", "HAS_KEY", "PUBLISH", "TABLES"]
+__all__ = ["GUARDED", "HAS_KEY", "LOST_KEY", "PUBLISH", "TABLES"]
 
 GUARDED = ("made", "rule")
 """Tables that only the owner may write."""
 
-# "hrnt": a new table. It keeps these locks apart from users' advisory locks.
-_NEW_TABLE_LOCKS = 0x68726E74
 _POLL_S = 0.005  # many times shorter than the transactions that it waits for
 
 TABLES = """
@@ -52,6 +51,12 @@ END $do$;
 HAS_KEY = """EXISTS (SELECT FROM pg_index i WHERE i.indrelid = {relation} AND i.indisprimary AND i.indimmediate
                 AND i.indisvalid)"""
 """Whether a table has a key that identifies its rows in the log."""
+
+LOST_KEY = f"""EXISTS (
+            SELECT FROM pg_class c JOIN pg_publication_rel x ON x.prrelid = c.oid JOIN headrace_ddl.made m ON m.entry = x.oid
+            WHERE c.oid = each.relation AND c.relreplident = 'd')
+            AND NOT {HAS_KEY.format(relation="each.relation")}"""
+"""Whether a table that was published here can no longer be updated by users."""
 
 # A function that may do anything would do so at the destination, too. It is refused here, because a table that is not
 # published holds nothing up there.
@@ -88,7 +93,10 @@ DECLARE
     takers jsonb;
     taker record;
     why_not text;
+    given text;
+    patience interval;
     give_up timestamptz;
+    is_alone boolean := false;
     made_entry oid;
     identity text;
     identities jsonb := '{{}}';
@@ -119,15 +127,28 @@ BEGIN
     IF why_not IS NOT NULL THEN
         RETURN jsonb_build_object('identities', identities, 'why_not', why_not, 'sequences', identities);
     END IF;
+    -- A session whose own time is up is cancelled, and then its statement fails. NULL is the least of nothing.
+    given := current_setting('lock_timeout');
+    patience := greatest('0', least(
+        given::interval,
+        (nullif(current_setting('statement_timeout')::interval, '0') - (clock_timestamp() - statement_timestamp())) / 4,
+        (nullif(current_setting('transaction_timeout', true)::interval, '0') - (clock_timestamp() - now())) / 4));
     FOR taker IN SELECT t ->> 'publication' AS publication, t ->> 'topology' AS topology FROM jsonb_array_elements(takers) AS t LOOP
-        give_up := clock_timestamp() + current_setting('lock_timeout')::interval;
-        WHILE NOT pg_try_advisory_xact_lock({_NEW_TABLE_LOCKS}, hashtext(taker.publication)) LOOP
-            IF clock_timestamp() > give_up THEN
-                RAISE lock_not_available USING MESSAGE = 'another transaction that made a table has not ended';
-            END IF;
-            PERFORM pg_sleep({_POLL_S});
+        give_up := clock_timestamp() + patience;
+        WHILE NOT is_alone LOOP
+            BEGIN
+                LOCK TABLE headrace_ddl.made IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+                is_alone := true;
+            EXCEPTION WHEN lock_not_available THEN
+                IF clock_timestamp() >= give_up THEN
+                    RAISE lock_not_available USING MESSAGE = 'another transaction that made a table has not ended';
+                END IF;
+                PERFORM pg_sleep({_POLL_S});
+            END;
         END LOOP;
+        PERFORM set_config('lock_timeout', format('%sms', greatest(1, extract(epoch FROM patience) * 1000)::integer), true);
         EXECUTE format('ALTER PUBLICATION %I ADD TABLE ONLY %s', taker.publication, made_table::regclass);
+        PERFORM set_config('lock_timeout', given, true);
         SELECT x.oid, format('%s.%s.%s.%s', s.system_identifier, d.oid, x.prrelid::oid, x.oid) INTO STRICT made_entry, identity
         FROM pg_control_system() s JOIN pg_database d ON d.datname = current_database()
         JOIN pg_publication p ON p.pubname = taker.publication

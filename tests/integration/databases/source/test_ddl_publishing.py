@@ -401,6 +401,58 @@ def test_two_sessions_that_create_tables_do_not_wait_for_each_other(recording: R
     assert created(recording, "CREATE TABLE e (id int PRIMARY KEY)").identities
 
 
+@pytest.mark.parametrize("setting", ["statement_timeout = '290ms'", "transaction_timeout = '290ms'"])
+def test_a_session_with_little_time_waits_less(recording: Recording, setting: str) -> None:
+    site = recording.site
+    if "transaction" in setting and site.user.info.server_version < 170000:
+        pytest.skip("PostgreSQL 17 has it")
+    with psycopg.connect(site.dsn) as first, psycopg.connect(site.dsn, autocommit=True) as second:
+        second.execute("CREATE TABLE c (id int PRIMARY KEY)")  # plans the functions, which takes time, too
+        first.execute("CREATE TABLE a (id int PRIMARY KEY)")
+        second.execute(f"SET {setting}".encode())
+        second.execute("CREATE TABLE b (id int PRIMARY KEY)")
+    assert captured(site).keys() == {"a", "c", "t"}
+
+
+def test_no_lock_of_other_users_keeps_tables_from_being_published(
+    recording: Recording, user: psycopg.Connection[Any]
+) -> None:
+    for statement in ("LOCK TABLE headrace_ddl.made", "LOCK TABLE headrace_ddl.rule IN ACCESS SHARE MODE"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), user.transaction():
+            user.execute(statement.encode())
+    assert recording.records() == []
+
+
+def test_a_table_that_loses_its_key_can_still_be_updated(recording: Recording) -> None:
+    site = recording.site
+    assert created(recording, "CREATE TABLE n (id int PRIMARY KEY, a text)").identities
+    site.run("INSERT INTO n VALUES (1, 'x'); ALTER TABLE n DROP CONSTRAINT n_pkey; UPDATE n SET id = 2; DELETE FROM n")
+    assert [each["tag"] for each in recording.records()] == ["ALTER TABLE"]
+    rows = [row for row in site.open().through(site.mark()).rows() if row.table.name == "n"]
+    assert [row.command for row in rows] == [Command.INSERT, Command.UPDATE, Command.DELETE]
+    assert all(row.old.keys() == {"id", "a"} for row in rows[1:])
+    site.run("ALTER TABLE t DROP CONSTRAINT t_pkey")  # its user decided how it is captured
+    assert row_of(site.run("SELECT relreplident FROM pg_class WHERE relname = 't'")) == ("d",)
+
+
+def test_serializable_drop_is_recorded(recording: Recording) -> None:
+    recording.run("CREATE TABLE n (id int PRIMARY KEY)", "CREATE SCHEMA hr CREATE TABLE m (id int)")
+    records = recording.run("BEGIN ISOLATION LEVEL SERIALIZABLE; DROP TABLE n; DROP SCHEMA hr CASCADE; COMMIT")
+    changes = [ddl_of(json.dumps(each).encode()) for each in records]
+    assert [(str(each.base_table), each.drops) for each in changes if each] == [("public.n", True), ("hr.m", True)]
+    assert not any(each["is_known"] for each in records)
+    assert recording.run("BEGIN ISOLATION LEVEL SERIALIZABLE; CREATE TEMP TABLE x (id int); DROP TABLE x; COMMIT") == []
+
+
+def test_tables_that_depend_on_others_are_dropped_first(recording: Recording) -> None:
+    recording.run(
+        "CREATE TABLE t1 (id serial PRIMARY KEY)",
+        "CREATE TABLE t2 (LIKE t1 INCLUDING ALL)",
+        "CREATE TABLE t3 (id int PRIMARY KEY, r t1, other int REFERENCES t2)",
+    )
+    assert [each["before"]["name"] for each in recording.run("DROP TABLE t1, t2, t3")] == ["t3", "t2", "t1"]
+
+
 def test_short_transactions_of_many_sessions_are_all_published(recording: Recording) -> None:
     site = recording.site
     failed: list[psycopg.Error] = []
