@@ -130,6 +130,14 @@ class CreatedPair:
         values = {"tag": "DROP TABLE", "relation": number, "version": self.version, **attributes}
         return ddl_change(before, None, query="; ".join(statements), **values)
 
+    def altered(self, name: str, statement: str, *, now: TableName | None = None) -> DdlChange:
+        """Run a statement that changes a table, after which it may have another name; return the record."""
+        was, number = TableName("hr", name), self.number(name)
+        before = row_of(self._there.execute(_STRUCTURE, (qualified(*was),)))[0]
+        self.user.execute(statement.encode())
+        after = row_of(self._there.execute(_STRUCTURE, (qualified(*(now or was)),)))[0]
+        return ddl_change(before, after, query=statement, relation=number, version=self.version)
+
     def number(self, name: str) -> int:
         """Return the source's number of a table of hr; 0: there is none."""
         row = row_of(self.user.execute("SELECT coalesce(to_regclass(%s)::oid::int8, 0)", (qualified("hr", name),)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from contextlib import closing
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.base.errors import DatabaseUnavailable, DataError, UnfitTableError
 from headrace.databases.ports import DDL_REFUSED, DdlOutcomeKind
+from headrace.lcr.ddl import ddl_of
 from tests.support.databases.created_pair import CreatedPair
 from tests.support.databases.destination_contract import APPLY, TOPOLOGY
 from tests.support.values.writes import insert, int4
@@ -58,6 +60,19 @@ def test_copied_table_is_dropped_like_one_that_was_made(created: CreatedPair, st
     made(created, "jobs", JOBS)
     created.admin.execute("UPDATE headrace.instantiation SET state = %s, digest = ''", (state,))
     assert created.apply(created.dropped("jobs"))[0].kind is DdlOutcomeKind.APPLIED
+    assert created.records() == {}
+
+
+def test_record_with_names_alone_is_enough(created: CreatedPair) -> None:
+    """As of a transaction that is SERIALIZABLE."""
+    made(created, "jobs", JOBS)
+    full = created.dropped("jobs", is_known=False)
+    record = json.loads(full.content)
+    record["before"] |= {"role": "", "columns": [], "constraints": [], "indexes": []}
+    change = ddl_of(json.dumps(record).encode())
+    assert change is not None
+    assert change.drops
+    assert created.apply(change)[0].statements == ('DROP TABLE "hr"."jobs"',)
     assert created.records() == {}
 
 
@@ -189,6 +204,73 @@ def test_dropped_schema_takes_its_tables_in_any_order(created: CreatedPair, orde
     assert not created.exists("jobs")
     assert not created.exists("people")
     assert created.records() == {}
+
+
+SERIAL = "CREATE TABLE hr.jobs (id serial PRIMARY KEY)"
+LIKE_IT = "CREATE TABLE hr.people (LIKE hr.jobs INCLUDING ALL)"
+LIKE_THEM = "CREATE TABLE hr.third (LIKE hr.jobs INCLUDING ALL)"
+PASSED_ON = 'ALTER SEQUENCE "hr"."jobs_id_seq" OWNED BY "hr"."{}"."id"'
+
+
+def sequences(pair: CreatedPair) -> list[tuple[str]]:
+    """Return the destination's sequences of hr."""
+    return pair.admin.execute("SELECT sequencename::text FROM pg_sequences WHERE schemaname = 'hr'").fetchall()
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(["jobs", "people", "third"])))
+def test_tables_that_share_a_sequence_go_in_any_order(created: CreatedPair, order: tuple[str, ...]) -> None:
+    for name, statement in (("jobs", SERIAL), ("people", LIKE_IT), ("third", LIKE_THEM)):
+        made(created, name, statement)
+    changes = {name: created.dropped(name, "SELECT 1") for name in order}
+    created.user.execute("DROP TABLE hr.jobs, hr.people, hr.third")
+    outcomes = created.apply(*(changes[name] for name in order))
+    assert [each.kind for each in outcomes] == [DdlOutcomeKind.APPLIED] * 3
+    assert not any(created.exists(name) for name in order)
+    assert sequences(created) == []
+    assert created.records() == {}
+
+
+def test_tables_that_use_each_others_sequences_go(created: CreatedPair) -> None:
+    made(created, "jobs", SERIAL)
+    made(created, "people", "CREATE TABLE hr.people (id serial PRIMARY KEY)")
+    created.both(
+        "ALTER TABLE hr.jobs ALTER id SET DEFAULT nextval('hr.people_id_seq')",
+        "ALTER TABLE hr.people ALTER id SET DEFAULT nextval('hr.jobs_id_seq')",
+    )
+    changes = [created.dropped(name, "SELECT 1") for name in ("jobs", "people")]
+    assert [each.kind for each in created.apply(*changes)] == [DdlOutcomeKind.APPLIED] * 2
+    assert sequences(created) == []
+
+
+def test_sequence_that_the_source_gave_to_another_table_stays_with_it(created: CreatedPair) -> None:
+    made(created, "jobs", SERIAL)
+    made(created, "people", LIKE_IT)
+    created.user.execute("ALTER SEQUENCE hr.jobs_id_seq OWNED BY hr.people.id")
+    (outcome,) = created.apply(created.dropped("jobs"))
+    assert outcome.statements == (PASSED_ON.format("people"), 'DROP TABLE "hr"."jobs"')
+    created.assert_equal("people")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE hr.mine (id int DEFAULT nextval('hr.jobs_id_seq'))",  # the destination's own
+        "ALTER TABLE hr.people OWNER TO pg_monitor",
+        "ALTER TABLE hr.people SET SCHEMA public",
+    ],
+)
+def test_sequence_that_cannot_pass_on_refuses_and_has_a_way_out(created: CreatedPair, statement: str) -> None:
+    made(created, "jobs", SERIAL)
+    if "people" in statement:
+        made(created, "people", LIKE_IT)
+    created.admin.execute(statement.encode())
+    change = created.dropped("jobs", "DROP TABLE hr.jobs CASCADE")
+    with pytest.raises(DataError, match=r"depends on sequence hr\.jobs_id_seq") as caught:
+        created.apply(change)
+    assert "ALTER SEQUENCE ... OWNED BY NONE" in caught.value.hint
+    created.admin.execute("ALTER SEQUENCE hr.jobs_id_seq OWNED BY NONE")
+    assert created.apply(change)[0].kind is DdlOutcomeKind.APPLIED
+    assert sequences(created) == [("jobs_id_seq",)]
 
 
 # --------------------------------------------------------------------------- around it

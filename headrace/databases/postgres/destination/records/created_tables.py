@@ -6,6 +6,7 @@ copied: there is no other truth.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.databases.postgres.connection import qualified
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
     from headrace.databases.postgres.destination.fencing import SessionIdentity
     from headrace.lcr.scn import ObjectNumber
 
-__all__ = ["RecordOf", "forget", "numbered_records", "record_created", "records_of", "referring_keys"]
+__all__ = [
+    "RecordOf",
+    "SharedSequence",
+    "creation_place",
+    "forget",
+    "numbered_records",
+    "record_created",
+    "records_of",
+    "referring_keys",
+    "shared_sequences",
+]
 
 _IS_CURRENT = "i.recorded_in = 'headrace.instantiation'::pg_catalog.regclass"  # else the OIDs are from before a restore
 _COPIED_AGAIN = "to be copied again"
@@ -53,6 +64,40 @@ WHERE k.contype = 'f' AND k.confrelid = pg_catalog.to_regclass(%s)::pg_catalog.o
   AND k.conparentid = 0 AND c.relkind = 'r' AND EXISTS (SELECT FROM headrace.instantiation i WHERE {_IS_CURRENT}
     AND i.topology = %s AND i.apply = %s AND i.source = %s AND i.relation = k.conrelid AND i.state <> 'LEFT')
 ORDER BY 1, 2, 3"""
+
+# Only of tables that may own them: with the same owner, in the same schema. Those of identity columns cannot pass on.
+_SHARED = f"""SELECT DISTINCT ON (s.oid) n.nspname::text, s.relname::text, t.relname::text, a.attname::text
+FROM pg_catalog.pg_depend o JOIN pg_catalog.pg_class s ON s.oid = o.objid AND s.relkind = 'S'
+JOIN pg_catalog.pg_namespace n ON n.oid = s.relnamespace
+JOIN pg_catalog.pg_depend u ON u.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass AND u.refclassid = o.classid AND u.refobjid = s.oid
+JOIN pg_catalog.pg_attrdef d ON d.oid = u.objid AND d.adrelid <> o.refobjid
+JOIN pg_catalog.pg_class t ON t.oid = d.adrelid AND t.relkind = 'r' AND t.relnamespace = s.relnamespace AND t.relowner = s.relowner
+JOIN pg_catalog.pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+WHERE o.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND o.refclassid = o.classid AND o.deptype = 'a'
+  AND o.refobjid = pg_catalog.to_regclass(%s)::pg_catalog.oid AND EXISTS (SELECT FROM headrace.instantiation i WHERE {_IS_CURRENT}
+    AND i.topology = %s AND i.apply = %s AND i.source = %s AND i.relation = d.adrelid AND i.state <> 'LEFT')
+ORDER BY s.oid, d.adrelid, d.adnum"""
+_MADE_AT = """SELECT i.topology, i.apply, i.source, i.identity FROM headrace.instantiation i
+WHERE i.topology = %s AND i.apply = %s AND i.source = %s AND i.scn = %s AND i.state = 'DONE'"""
+_CREATED_AT = """SELECT max(h."position") FROM headrace.ddl_history h WHERE h.topology = %s AND h.apply = %s AND h.source = %s
+  AND h.order_scn = %s AND h.owner = %s AND h.name = %s AND h."position" < %s AND h.outcome IN ('APPLIED', 'PASSED OVER')
+  AND h.command IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'CREATE SCHEMA')"""
+
+
+class SharedSequence(NamedTuple):
+    """A sequence that one table owns, and that another one's default uses; all are in one schema.
+
+    Args:
+        owner: the schema.
+        name: of the sequence.
+        table: that uses it.
+        column: whose default uses it.
+    """
+
+    owner: str
+    name: str
+    table: str
+    column: str
 
 
 class RecordOf(NamedTuple):
@@ -174,3 +219,41 @@ def referring_keys(
     """
     rows = connection.execute(_REFERRING.encode(), (qualified(*table), identity.topology, identity.apply, source))
     return tuple((TableName(owner, name), key) for owner, name, key in rows)
+
+
+def shared_sequences(
+    connection: psycopg.Connection[Any], identity: SessionIdentity, source: str, table: TableName
+) -> tuple[SharedSequence, ...]:
+    """Return the sequences of a table that other tables of the same source use and may own, each with one of these.
+
+    Args:
+        connection: as for `records_of`.
+        identity: of the session.
+        source: site of the source.
+        table: the table that owns them.
+    """
+    rows = connection.execute(_SHARED.encode(), (qualified(*table), identity.topology, identity.apply, source))
+    return tuple(SharedSequence(*row) for row in rows)
+
+
+def creation_place(
+    connection: psycopg.Connection[Any],
+    identity: SessionIdentity,
+    table: TableName,
+    number: ObjectNumber,
+    place: DdlPlace,
+) -> DdlPlace | None:
+    """Return the place of the change that made a table, if that is in the transaction of another change; else None.
+
+    Args:
+        connection: as for `records_of`.
+        identity: of the session.
+        table: its name before the other change.
+        number: the source's number of the table.
+        place: of the other change.
+    """
+    of = (identity.topology, identity.apply, place.source, place.order_scn)
+    if not any(RecordOf(*row).is_numbered(number) for row in connection.execute(_MADE_AT, of)):
+        return None
+    row = connection.execute(_CREATED_AT, (*of, *table, place.position)).fetchone()
+    return None if row is None or row[0] is None else replace(place, position=row[0])

@@ -3,7 +3,8 @@
 Main path
     create    the owner here -> nothing has the name: statements, proof -> record_created
                              -> an equal, empty table of nobody else: record_created
-    drop      the recorded table of this name -> foreign keys of other tables of its source -> DROP TABLE -> its record
+    drop      the recorded table of this name -> foreign keys of other tables of its source, sequences that these use
+                             -> DROP TABLE -> its record
 
 A table that is there already is never filled twice, and never overwritten: with rows, in another form, or of another
 apply process it refuses the change.
@@ -23,11 +24,14 @@ from headrace.databases.postgres.ddl.refusals import drop_refusal
 from headrace.databases.postgres.ddl.structure_query import read_structure
 from headrace.databases.postgres.destination.records.created_tables import (
     RecordOf,
+    SharedSequence,
+    creation_place,
     forget,
     numbered_records,
     record_created,
     records_of,
     referring_keys,
+    shared_sequences,
 )
 from headrace.databases.postgres.destination.records.table_records import other_copies
 from headrace.databases.postgres.pipeline import Statement
@@ -87,11 +91,13 @@ class Dropping:
         here: the table.
         record: the apply process's record of it.
         keys: foreign keys of other tables that go with it.
+        sequences: its sequences that other tables need.
     """
 
     here: Structure
     record: RecordOf
     keys: tuple[tuple[TableName, str], ...]
+    sequences: tuple[SharedSequence, ...]
 
 
 class NewTables:
@@ -256,9 +262,10 @@ class NewTables:
         others = ", ".join(dict.fromkeys(str(each) for each in records if each not in own)) or self._others(table)
         if others:
             return _not_applied(f"it is dropped at one of its sources only: it has rows of {others}, too")
-        with self._transaction.own_statements("looking for foreign keys"):
+        with self._transaction.own_statements("looking for what depends on a table"):
             keys = referring_keys(connection, identity, place.source, table)
-        return Dropping(here=here, record=own[0], keys=keys)
+            sequences = shared_sequences(connection, identity, place.source, table)
+        return Dropping(here=here, record=own[0], keys=keys, sequences=sequences)
 
     def _drop_missing(self, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         """Delete the record of a table that is gone, too; if only its name is, the table stays."""
@@ -275,6 +282,7 @@ class NewTables:
         """Drop a table with the foreign keys that refer to it, and delete its record.
 
         At the source no foreign key can be left. Views, and foreign keys of tables that only the destination has, refuse.
+        A sequence that another table uses passes to that table: at the source, that one goes, too, or owns it already.
 
         Args:
             found: what `dropping` returned; no check of its rows is pending.
@@ -289,6 +297,9 @@ class NewTables:
             if referring is not None:
                 statement = f"ALTER TABLE ONLY {qualified(*table)} DROP CONSTRAINT {quote(key)}"
                 statements += self._run_as(referring, statement)
+        for owner, name, table_name, column in found.sequences:
+            needed_by = f"{qualified(owner, table_name)}.{quote(column)}"
+            statements += self._run_as(found.here, f"ALTER SEQUENCE {qualified(owner, name)} OWNED BY {needed_by}")
         try:
             statements += self._run_as(found.here, f"DROP TABLE {qualified(found.here.owner, found.here.name)}")
         except DatabaseError as error:
@@ -301,6 +312,22 @@ class NewTables:
 
     def _run_as(self, here: Structure, statement: str) -> tuple[str, ...]:
         return self._as_owner(here, lambda: run_ddl(self._transaction, (statement,)))
+
+    # ------------------------------------------------------------------ renaming
+
+    def made_at(self, record: DdlRecord, place: DdlPlace) -> DdlPlace | None:
+        """Return where the table that a change renames was made, if that is in the change's transaction; else None.
+
+        Args:
+            record: what the source recorded.
+            place: of the change in the source's log.
+        """
+        before, after = record.before, record.after
+        if before is None or after is None or TableName.of(before) == TableName.of(after):
+            return None
+        with self._transaction.own_statements("asking where a table was made"):
+            connection = self._transaction.connection
+            return creation_place(connection, self._identity, TableName.of(before), record.relation, place)
 
     # ------------------------------------------------------------------ steps
 
@@ -348,5 +375,8 @@ def _taken(table: TableName, why: str) -> DataError:
 def _depended_on(error: DatabaseError) -> DataError:
     """Return the refusal of a table that something of the destination's own depends on; the server lists it."""
     listed = "; ".join(error.detail.splitlines()) or error.message
-    hint = "at the destination, drop what depends on it, or make it depend on something else"
+    hint = (
+        "at the destination, drop what depends on it, or make it depend on something else; its sequences stay after"
+        " ALTER SEQUENCE ... OWNED BY NONE"
+    )
     return DataError(f"it is needed here: {listed}", hint=hint, **error.context)

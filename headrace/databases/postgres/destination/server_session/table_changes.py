@@ -113,6 +113,9 @@ class TableChanges:
             return self._new_tables.drop(found)
 
     def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+        if made_at := self._new_tables.made_at(record, place):
+            self._transaction.fail()
+            raise self._renamed_at_once(change, made_at)
         here = self._structure(change.base_table)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
@@ -238,6 +241,14 @@ class TableChanges:
             if error.retry is Retry.TIMED and isinstance(error, DatabaseError) and not is_of_the_transaction(error):
                 raise
             raise self._refused(error, change, place) from error
+
+    def _renamed_at_once(self, change: DdlChange, made_at: DdlPlace) -> DataError:
+        """Return the refusal of a table that has rows under its new name, which is not replicated."""
+        table = change.base_table
+        message = f"{change.command_type} of table {table}: it is made and renamed in one transaction, and RENAME is not replicated"
+        skip = skip_statement(self._identity.topology, self._identity.apply, made_at)
+        hint = f"leave out that it is made; create the table under its new name, and the next start copies it: {skip}"
+        return DataError(message, hint=hint, table=str(table), **{DDL_REFUSED: 1})
 
     def _refused(self, error: DatabaseError | ProtocolError, change: DdlChange, place: DdlPlace) -> DataError:
         named = f"{change.command_type} of table {change.base_table}"
