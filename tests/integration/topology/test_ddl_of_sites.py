@@ -20,26 +20,28 @@ pytestmark = [pytest.mark.unit("sites", order=6), pytest.mark.cluster, pytest.ma
 
 SCHEMA = "changing"
 ORDERS = TableName(SCHEMA, "orders")
+NEW = (TableName(SCHEMA, "new0"), TableName(SCHEMA, "new1"))
 _TABLE = "CREATE TABLE orders (id bigint PRIMARY KEY, note text); ALTER TABLE orders REPLICA IDENTITY FULL"
 _WITHOUT = f"replicate: [{{tables: [{SCHEMA}.*], from: a, to: [b]}}]"
 _WITH = _WITHOUT.replace("to: [b]", "to: [b], ddl: true")
 _TRIGGERS = "SELECT count(*) FROM pg_event_trigger WHERE evtname ~ 'headrace'"
 
 
-def _structure(sites: Sites, site: str) -> Structure:
+def _structure(sites: Sites, site: str, table: TableName) -> Structure:
     connection = connect(sites.servers[site].dsn(), application_name="test")
     try:
-        found = read_structure(connection, ORDERS)
+        found = read_structure(connection, table)
     finally:
         connection.close()
     assert found is not None
     return found
 
 
-def _assert_same(sites: Sites) -> None:
-    sites.assert_converged([str(ORDERS)])
-    there, here = _structure(sites, "a"), _structure(sites, "b")
-    assert (there.columns, there.constraints, there.indexes) == (here.columns, here.constraints, here.indexes)
+def _assert_same(sites: Sites, *tables: TableName) -> None:
+    sites.assert_converged([str(table) for table in tables])
+    for table in tables:
+        there, here = (_structure(sites, site, table) for site in ("a", "b"))
+        assert (there.columns, there.constraints, there.indexes) == (here.columns, here.constraints, here.indexes)
 
 
 @pytest.mark.fault("SIGKILL of an actor")
@@ -67,13 +69,25 @@ def test_ddl_arrives_with_its_rows_through_kills_until_its_rule_ends(sites: Site
                 user.execute(f"ALTER TABLE changing.orders ADD COLUMN c{number} integer NOT NULL DEFAULT 7")
                 user.execute(f"UPDATE changing.orders SET c{number} = 8 WHERE id = %s", (first,))
                 user.execute(f"CREATE INDEX orders_{number} ON changing.orders (c{number}, id)")
+                user.execute(f"CREATE TABLE changing.new{number} (id serial PRIMARY KEY, note text)")
+                user.execute(f"INSERT INTO changing.new{number} (note) VALUES ('first')")
             system.wait_restarted(victim, system.kill(victim))
-    _assert_same(system)
+            system.execute("a", f"INSERT INTO changing.new{number} (note) VALUES ('next')")
+    _assert_same(system, ORDERS, *NEW)
+    assert system.execute("b", "SELECT note FROM changing.new0 ORDER BY id") == [("first",), ("next",)]
+    states = "SELECT name, state FROM headrace.instantiation WHERE owner = 'changing' AND name LIKE 'new%' ORDER BY 1"
+    assert system.execute("b", states) == [("new0", "DONE"), ("new1", "DONE")]
+    assert [table for table in system.status("site:a")["uncaptured_tables"] if SCHEMA in table] == []
     assert system.execute("b", "SELECT id, c0, c1 FROM changing.orders WHERE note = 'before' ORDER BY 1") == [
         (1_000_000, 8, 7),
         (1_000_010, 7, 8),
     ]
-    assert system.execute("b", "SELECT outcome FROM headrace.dba_apply_ddl ORDER BY ddl_number") == [("APPLIED",)] * 4
+    assert system.execute("b", "SELECT outcome FROM headrace.dba_apply_ddl ORDER BY ddl_number") == [("APPLIED",)] * 6
+
+    system.execute("a", "DROP TABLE changing.new0")
+    wait_until("it is dropped", lambda: system.execute("b", "SELECT to_regclass('changing.new0')") == [(None,)])
+    system.up()  # nothing is to do for new tables
+    _assert_same(system, ORDERS, NEW[1])
 
     sites.by(_WITHOUT).up()
     assert sites.execute("a", _TRIGGERS) == [(0,)]
