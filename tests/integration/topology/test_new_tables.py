@@ -292,7 +292,7 @@ def test_new_table_that_is_renamed_at_once_is_left_out_and_copied(way: Way) -> N
     end = Scn(end_of_log(way.source_dsn))
     wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
     assert way.outcomes()[0] == "SKIPPED"
-    execute(way.destination_dsn, "CREATE TABLE made (id integer PRIMARY KEY)")
+    execute(way.destination_dsn, "CREATE TABLE made (id integer CONSTRAINT early_pkey PRIMARY KEY)")
     way.kill_driver()
     way.assert_same()
     assert way.records()["made"].row_count == 3
@@ -564,6 +564,25 @@ def test_dropped_table_goes_and_a_view_refuses_it(way: Way) -> None:
     way.assert_same()
     assert list(way.records()) == ["log"]
     assert way.outcomes() == ["APPLIED"]
+
+
+def test_tables_that_depend_on_each_other_are_dropped_together(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE a (id serial PRIMARY KEY); CREATE TABLE b (LIKE a INCLUDING ALL, r a)")
+    execute(way.source_dsn, "INSERT INTO a DEFAULT VALUES; INSERT INTO b DEFAULT VALUES")
+    execute(way.source_dsn, "DROP TABLE a, b")
+    way.assert_same()
+    assert set(way.records()) == COPIED
+    assert set(way.outcomes()) == {"APPLIED"}
+
+
+def test_table_dropped_in_a_serializable_transaction_may_come_again(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY); INSERT INTO made VALUES (1)")
+    with psycopg.connect(way.source_dsn) as user:
+        user.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        user.execute("DROP TABLE made")
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY, v text); INSERT INTO made VALUES (2, 'x')")
+    way.assert_same()
+    way.assert_nothing_was_copied()
 
 
 def test_schema_that_is_dropped_takes_its_tables(
