@@ -26,6 +26,7 @@ from tests.support.redo.source_redo import SourceRedo
 RULES = RuleSet(include=(Rule(owner="public", tags=ANY_TAG, ddl=True),))
 TAG = Tag(value=b"\x01", topology="contract_source_ddl", apply="apply_one")
 MANY = 5000  # rows: more than a batch has
+LONG = "x" * 1000  # of a row: on a busy machine one write into the redo log can have many rows
 
 
 class Undone(Exception):  # noqa: N818 - no error: it rolls a transaction back
@@ -171,7 +172,7 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
             user.insert("t", id=f"before {number}")
         user.add_column("t", "b")
         for number in range(MANY):
-            user.insert("t", id=f"after {number}")
+            user.insert("t", id=f"after {number}", a=LONG)
     while not redo.has(b"ADD COLUMN"):
         redo.write()
     assert redo.is_open
