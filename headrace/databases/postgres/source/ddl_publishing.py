@@ -127,7 +127,7 @@ BEGIN
     IF why_not IS NOT NULL THEN
         RETURN jsonb_build_object('identities', identities, 'why_not', why_not, 'sequences', identities);
     END IF;
-    -- A session whose own time is up is cancelled, and then its statement fails. NULL is the least of nothing.
+    -- A session whose own time is up is cancelled, and then its statement fails. LEAST leaves out a NULL: no limit.
     given := current_setting('lock_timeout');
     patience := greatest('0', least(
         given::interval,
