@@ -178,8 +178,9 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
     assert redo.is_open
     miner = redo.miner()
     batches = list(redo.mine(miner, rows_max=1000))
-    sent_before = len(batches)
     redo.interrupt()
+    batches += redo.mine(miner, rows_max=1000)  # what was written and not durable yet
+    sent_before = len(batches)
     redo.catch_up()
     batches += redo.mine(miner, rows_max=1000)
     again = next(batch for batch in batches[sent_before:] if batch.row_count)
