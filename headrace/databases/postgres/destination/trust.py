@@ -25,6 +25,8 @@ from headrace.lcr.table_name import TableName, remark
 __all__ = [
     "SCHEMA_OWNER",
     "changes_of_owner",
+    "functions_of_others",
+    "may_act",
     "owner_findings",
     "owners_of_schema",
     "reserved_findings",
@@ -50,6 +52,9 @@ SELECT kind, name, pg_catalog.pg_get_userbyid(owner) FROM (
     FROM pg_catalog.pg_proc WHERE pronamespace = pg_catalog.to_regnamespace('headrace')
 ) o WHERE owner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = %s) OR NOT pg_catalog.pg_has_role(owner, 'USAGE') ORDER BY at, name
 """
+
+_MAY_ACT = f"SELECT NOT ({_IS_OTHER.format(role='r')}) FROM pg_catalog.pg_roles r WHERE r.rolname = %s"
+_NUMBER = "SELECT pg_catalog.to_regclass(%s)::pg_catalog.oid"
 
 # Functions of other owners, for each table. An owner of the schema headrace is left out here: they are the
 # administrator, or `schema_owner_findings` refuses them.
@@ -138,6 +143,30 @@ def owner_findings(
             + " "
             + remark(f"or nothing, if you trust {author} with all that is replicated here"),
         )
+
+
+def may_act(connection: psycopg.Connection[Any], role: str) -> bool:
+    """Return whether a role can act as the applying role anyway, or is that role.
+
+    Args:
+        connection: session of the applying role.
+        role: the role.
+    """
+    row = connection.execute(_MAY_ACT.encode(), (role,)).fetchone()
+    return row is not None and bool(row[0])
+
+
+def functions_of_others(connection: psycopg.Connection[Any], table: TableName, role: str) -> dict[str, str]:
+    """Return functions that writes to a table run as the applying role, and that others own: the owner of each.
+
+    Args:
+        connection: session of the applying role.
+        table: the table.
+        role: the one that may own the table; its functions are omitted.
+    """
+    number = connection.execute(_NUMBER, (qualified(*table),)).fetchone()
+    rows = connection.execute(_OTHERS_FUNCTIONS.encode(), (list(number or ()),)).fetchall()
+    return {function: author for *_, function, author, _ in rows if author != role}
 
 
 def _few(names: Sequence[str], separator: str = ", ") -> str:

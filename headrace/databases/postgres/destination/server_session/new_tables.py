@@ -7,7 +7,8 @@ Main path
                              -> DROP TABLE -> its record
 
 A table that is there already is never filled twice, and never overwritten: with rows, in another form, or of another
-apply process it refuses the change.
+apply process it refuses the change. So does a table whose rows would run what other roles can replace: nobody decides
+here whether these are trusted, as an operator does who reads `check` before a table is copied.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from headrace.databases.postgres.destination.records.created_tables import (
     shared_sequences,
 )
 from headrace.databases.postgres.destination.records.table_records import other_copies
+from headrace.databases.postgres.destination.trust import functions_of_others, may_act
 from headrace.databases.postgres.pipeline import Statement
 from headrace.lcr.table_name import TableName
 
@@ -70,6 +72,7 @@ FROM pg_catalog.pg_namespace n WHERE n.nspname = %s"""
 _COPIED_NEXT = "the next headrace up copies it"
 _NOT_CAPTURED = "its rows are not in the log"
 
+_THERE_ALREADY = "42P07"
 _DEPENDED_ON = "2BP01"  # its detail has names of objects, no rows
 
 _T = TypeVar("_T")
@@ -144,12 +147,14 @@ class NewTables:
         found = self._kind(table)
         if found is None:
             statements = self._make(plan, table)
+            self._require_trusted(table, plan.structure.role)
             outcome = DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=statements, reason=_joined(remark, plan))
         elif self._is_recorded(plan, table, found, made, place):
             # Its copy has begun: whatever that needs follows from the record.
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason="it is recorded already")
         else:
             self._require_empty(table)
+            self._require_trusted(table, plan.structure.role)
             outcome = DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=_joined("", plan))
         with self._transaction.own_statements("recording a new table"):
             connection = self._transaction.connection
@@ -191,7 +196,14 @@ class NewTables:
             raise DataError(message, hint=grant, table=str(table))
         # Also when it fails: descriptions from behind it are no use when it is undone.
         self._tables.changed()
-        return self._as_owner(wanted, lambda: self._run_all(plan, table))
+        try:
+            return self._as_owner(wanted, lambda: self._run_all(plan, table))
+        except DatabaseError as error:
+            if error.context.get("sqlstate") == _THERE_ALREADY:  # the name of a sequence or an index
+                raise DataError(
+                    error.message, hint="drop or rename what has this name here", **error.context
+                ) from error
+            raise
 
     def _run_all(self, plan: PlannedCreation, table: TableName) -> tuple[str, ...]:
         run_ddl(self._transaction, plan.statements)
@@ -221,7 +233,35 @@ class NewTables:
         lacking = "the server does not show it" if here is None else other_form(plan, here)
         if lacking:
             raise _taken(table, f"the destination has another table of that name: {lacking}")
+        with self._transaction.own_statements("asking whom a table belongs to"):
+            is_trusted = here is None or may_act(self._transaction.connection, here.role)
+        if here is not None and here.role != plan.structure.role and not is_trusted:
+            role = plan.structure.role
+            message = f"the destination's table of that name belongs to {here.role}, and not to {role}"
+            raise DataError(
+                message, hint=f"drop it, or ALTER TABLE {qualified(*table)} OWNER TO {quote(role)}", table=str(table)
+            )
         return False
+
+    def _require_trusted(self, table: TableName, role: str) -> None:
+        """Check that rows of a new table run nothing of roles that cannot act as the applying role anyway.
+
+        Args:
+            table: the table.
+            role: the one that may own it; it could attach functions of its own later.
+
+        Raises:
+            DataError: they do.
+        """
+        with self._transaction.own_statements("asking whose functions a table's rows run"):
+            found = functions_of_others(self._transaction.connection, table, role)
+        if found:
+            said = ", ".join(f"{function} of {author}" for function, author in found.items())
+            message = (
+                f"its rows would run functions of other roles here, with the rights of the role that applies: {said}"
+            )
+            fixes = " ".join(f"ALTER FUNCTION {function} OWNER TO {quote(role)};" for function in found)
+            raise DataError(message, hint=f"read them, and: {fixes}", table=str(table))
 
     def _require_empty(self, table: TableName) -> None:
         """Lock a table against writers until the transaction ends, and check that it has no rows.

@@ -52,6 +52,7 @@ _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_t
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
 _OWNING_ROLE = "SELECT rolsuper, pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
+_RENAMED_AT_ONCE = "it is made and renamed in one transaction, and RENAME is not replicated"
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
 
 _T = TypeVar("_T")
@@ -245,7 +246,7 @@ class TableChanges:
     def _renamed_at_once(self, change: DdlChange, made_at: DdlPlace) -> DataError:
         """Return the refusal of a table that has rows under its new name, which is not replicated."""
         table = change.base_table
-        message = f"{change.command_type} of table {table}: it is made and renamed in one transaction, and RENAME is not replicated"
+        message = f"{change.command_type} of table {table}: {_RENAMED_AT_ONCE}"
         skip = skip_statement(self._identity.topology, self._identity.apply, made_at)
         hint = f"leave out that it is made; create the table under its new name, and the next start copies it: {skip}"
         return DataError(message, hint=hint, table=str(table), **{DDL_REFUSED: 1})
