@@ -130,13 +130,14 @@ class CreatedPair:
         values = {"tag": "DROP TABLE", "relation": number, "version": self.version, **attributes}
         return ddl_change(before, None, query="; ".join(statements), **values)
 
-    def altered(self, name: str, statement: str, *, now: TableName | None = None) -> DdlChange:
+    def altered(self, name: str, statement: str, *, now: TableName | None = None, **attributes: Any) -> DdlChange:
         """Run a statement that changes a table, after which it may have another name; return the record."""
         was, number = TableName("hr", name), self.number(name)
         before = row_of(self._there.execute(_STRUCTURE, (qualified(*was),)))[0]
         self.user.execute(statement.encode())
         after = row_of(self._there.execute(_STRUCTURE, (qualified(*(now or was)),)))[0]
-        return ddl_change(before, after, query=statement, relation=number, version=self.version)
+        values = {"relation": number, "version": self.version, **attributes}
+        return ddl_change(before, after, query=statement, **values)
 
     def number(self, name: str) -> int:
         """Return the source's number of a table of hr; 0: there is none."""

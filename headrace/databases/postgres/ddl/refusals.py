@@ -18,6 +18,7 @@ __all__ = [
     "concurrent_refusal",
     "creation_refusal",
     "drop_refusal",
+    "other_columns",
     "part_refusal",
     "refusal",
 ]
@@ -120,6 +121,20 @@ def drop_refusal(before: Structure | None, here: Structure | None) -> str:
         *([] if here is None else _unusual(here, " at the destination")),
     ]
     return next(iter(reasons), "")
+
+
+def other_columns(record: DdlRecord, here: Structure | None) -> tuple[str, ...]:
+    """Return the columns because of which rows behind a change do not fit a destination's table.
+
+    Args:
+        record: the change.
+        here: the table at the destination behind it; None: there is none.
+    """
+    before, after = (() if side is None else side.columns for side in (record.before, record.after))
+    wanted = {column.name: (column.type_name, column.generated) for column in after}
+    found = {column.name: (column.type_name, column.generated) for column in (() if here is None else here.columns)}
+    gone = [column.key for column in before if column.name not in wanted and column.name in found]
+    return tuple(map(str, [*gone, *(each.key for each in after if found.get(each.name) != wanted[each.name])]))
 
 
 def _other_version(record: DdlRecord, version: int) -> Iterator[str]:

@@ -52,3 +52,48 @@ def test_table_that_is_renamed_later_is_not_refused(created: CreatedPair) -> Non
     created.apply(created.created("jobs", JOBS))
     renamed = created.altered("jobs", "ALTER TABLE hr.jobs RENAME TO tasks", now=TableName("hr", "tasks"))
     assert created.apply(renamed, scn=150)[0].kind is DdlOutcomeKind.NOT_APPLIED
+
+
+@pytest.mark.parametrize(
+    ("statement", "column"),
+    [
+        ("ADD u uuid DEFAULT gen_random_uuid()", 'column "u"'),
+        ("ADD n serial", 'column "n"'),
+        ("ALTER id TYPE bigint", 'column "id"'),
+        ("ADD g int GENERATED ALWAYS AS (id) STORED", 'column "g"'),
+        ("DROP title, ALTER id TYPE bigint", 'column "title", column "id"'),
+    ],
+)
+def test_change_without_which_its_rows_do_not_fit_is_refused(created: CreatedPair, statement: str, column: str) -> None:
+    """Nobody could make it by hand: nobody sees the table."""
+    made = created.created("jobs", JOBS)
+    changed = created.altered("jobs", f"ALTER TABLE hr.jobs {statement}", rewritten=2)
+    with pytest.raises(DataError, match="made and changed in one transaction") as caught:
+        created.apply(made, changed)
+    assert DDL_REFUSED in caught.value.context
+    assert f"because of {column}: the source wrote the table's rows anew" in caught.value.message
+    assert caught.value.hint.endswith(skip_statement(TOPOLOGY, APPLY, created.place(0)))
+    assert created.records() == {}
+    created.apply(made)
+    assert created.apply(changed, scn=150)[0].kind is DdlOutcomeKind.NOT_APPLIED
+
+
+def test_change_that_its_rows_do_not_need_is_not_refused(created: CreatedPair) -> None:
+    made = created.created("jobs", JOBS)
+    changes = [
+        created.altered("jobs", f"ALTER TABLE hr.jobs {statement}")
+        for statement in (
+            "ADD boss int CONSTRAINT bosses REFERENCES hr.jobs",
+            "ADD CHECK (title <> '')",
+            "ALTER id ADD GENERATED ALWAYS AS IDENTITY",
+            "DROP title",
+            "SET UNLOGGED",
+        )
+    ]
+    kinds = [each.kind for each in created.apply(made, *changes)]
+    assert kinds == [
+        *[DdlOutcomeKind.APPLIED] * 3,
+        DdlOutcomeKind.NOT_APPLIED,
+        DdlOutcomeKind.APPLIED,
+        DdlOutcomeKind.NOT_APPLIED,
+    ]

@@ -353,21 +353,20 @@ class NewTables:
     def _run_as(self, here: Structure, statement: str) -> tuple[str, ...]:
         return self._as_owner(here, lambda: run_ddl(self._transaction, (statement,)))
 
-    # ------------------------------------------------------------------ renaming
+    # ------------------------------------------------------------------ changing
 
     def made_at(self, record: DdlRecord, place: DdlPlace) -> DdlPlace | None:
-        """Return where the table that a change renames was made, if that is in the change's transaction; else None.
+        """Return where the table that a change changes was made, if that is in the change's transaction; else None.
 
         Args:
             record: what the source recorded.
             place: of the change in the source's log.
         """
-        before, after = record.before, record.after
-        if before is None or after is None or TableName.of(before) == TableName.of(after):
+        if record.before is None:
             return None
         with self._transaction.own_statements("asking where a table was made"):
             connection = self._transaction.connection
-            return creation_place(connection, self._identity, TableName.of(before), record.relation, place)
+            return creation_place(connection, self._identity, TableName.of(record.before), record.relation, place)
 
     # ------------------------------------------------------------------ steps
 

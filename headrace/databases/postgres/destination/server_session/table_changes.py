@@ -24,6 +24,7 @@ from headrace.base.errors import DatabaseError, DataError, ProtocolError, Retry
 from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
+from headrace.databases.postgres.ddl.refusals import other_columns
 from headrace.databases.postgres.ddl.structure_query import read_kept_values, read_structure
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
@@ -52,7 +53,8 @@ _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_t
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
 _OWNING_ROLE = "SELECT rolsuper, pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
-_RENAMED_AT_ONCE = "it is made and renamed in one transaction, and RENAME is not replicated"
+_RENAMED = "it is made and renamed in one transaction, and RENAME is not replicated"
+_CHANGED = "it is made and changed in one transaction, and rows behind the change do not fit the table here"
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
 
 _T = TypeVar("_T")
@@ -114,9 +116,18 @@ class TableChanges:
             return self._new_tables.drop(found)
 
     def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
-        if made_at := self._new_tables.made_at(record, place):
-            self._transaction.fail()
-            raise self._renamed_at_once(change, made_at)
+        made_at = self._new_tables.made_at(record, place)
+        if made_at is None:
+            return self._carry(change, record, place)
+        if record.before is not None and record.after is not None and TableName.of(record.after) != change.base_table:
+            raise self._changed_at_once(change, made_at, _RENAMED)
+        outcome = self._carry(change, record, place)
+        if others := other_columns(record, self._structure(change.base_table)):
+            why = outcome.reason or "columns were there already"
+            raise self._changed_at_once(change, made_at, f"{_CHANGED}, because of {', '.join(others)}: {why}")
+        return outcome
+
+    def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         here = self._structure(change.base_table)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
@@ -243,12 +254,16 @@ class TableChanges:
                 raise
             raise self._refused(error, change, place) from error
 
-    def _renamed_at_once(self, change: DdlChange, made_at: DdlPlace) -> DataError:
-        """Return the refusal of a table that has rows under its new name, which is not replicated."""
+    def _changed_at_once(self, change: DdlChange, made_at: DdlPlace, what: str) -> DataError:
+        """Return the refusal of a change without which rows do not fit the table, which the same transaction made.
+
+        Nobody else sees that table, so nobody could make the change by hand.
+        """
+        self._transaction.fail()
         table = change.base_table
-        message = f"{change.command_type} of table {table}: {_RENAMED_AT_ONCE}"
+        message = f"{change.command_type} of table {table}: {what}"
         skip = skip_statement(self._identity.topology, self._identity.apply, made_at)
-        hint = f"leave out that it is made; create the table under its new name, and the next start copies it: {skip}"
+        hint = f"leave out that it is made, and create it as the source has it by now; the next start copies it: {skip}"
         return DataError(message, hint=hint, table=str(table), **{DDL_REFUSED: 1})
 
     def _refused(self, error: DatabaseError | ProtocolError, change: DdlChange, place: DdlPlace) -> DataError:
