@@ -115,7 +115,6 @@ EXCEPTIONS = {
     "headrace/databases/postgres/source/ddl_objects:": _CONSTANT,
     "headrace/databases/postgres/source/ddl_publishing:": _CONSTANT,
     "spark_apply/tables/arriving:check_name": _PROSE,
-    "headrace/databases/postgres/destination/server_session/table_changes:_renamed_at_once": _PROSE,
     "headrace/databases/postgres/destination/records/created_tables:": _CONSTANT,
     "headrace/databases/memory/table_changes:_dropped": "the database in memory runs no SQL",
     "headrace/databases/postgres/compared/remade_columns:recomputed": _OF_SERVER,
