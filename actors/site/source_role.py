@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from actors.site.sampling import PositionSampler
     from actors.site.source_redo import SourceRedo
     from headrace.base.clock import Clock
-    from headrace.databases.ports import Finding, SourceDatabase, TableShape
+    from headrace.databases.ports import Finding, MissedDdl, SourceDatabase, TableShape
     from headrace.lcr.batch import TableVersion
     from headrace.lcr.table_name import TableName
     from headrace.rules.rule import RuleSet
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SourceRole", "is_source"]
 
 UNCAPTURED_INTERVAL_S = 30.0  # between searches for new tables: a query over all names of the catalog
+_TRIM_INTERVAL_S = 3600.0  # between removals of records of DDL, which stay for days: a query over all of them
 
 
 def is_source(spec: TopologySpec, site: str) -> bool:
@@ -72,6 +73,8 @@ class SourceRole:
         self._heartbeats = Heartbeats(clock)
         self._retained_bytes: int | None = None
         self._uncaptured_at = 0.0
+        self._missed_ddl: MissedDdl | None = None
+        self._trim_at = 0.0
 
     @property
     def is_wanted(self) -> bool:
@@ -103,6 +106,8 @@ class SourceRole:
             strayed_renames=tuple(self.tables.renames),
             lost_columns=tuple(self.tables.lost_columns),
             refused_changes=self.tables.refused,
+            ddl_failed_total=None if (missed := self._missed_ddl) is None else missed.count,
+            last_failed_ddl="" if missed is None else missed.last,
             held_up_by=tuple(sampler.held_up_by),
         )
 
@@ -119,6 +124,8 @@ class SourceRole:
         if self._clock.monotonic() >= self._uncaptured_at:
             self._uncaptured_at = self._clock.monotonic() + UNCAPTURED_INTERVAL_S
             self.tables.look(source, self._spec)
+            self._look_for_missed_ddl(source, self._spec)
+            self._trim_ddl_log(source)
         writer = self._redo.writer
         if writer is not None:
             self._heartbeats.write_if_silent(source, writer.statistics().data_bytes, self._spec.heartbeat_s)
@@ -141,6 +148,7 @@ class SourceRole:
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.prepare(spec.name, spec.capture_rules(self._site.name))
             self.tables.take_up(source, spec)
+            self._look_for_missed_ddl(source, spec)
         return statements
 
     def drop_objects(self) -> tuple[str, ...]:
@@ -148,6 +156,18 @@ class SourceRole:
         with closing(self._database.open_source()) as source:
             statements: tuple[str, ...] = source.remove(self._spec.name)
         return statements
+
+    def _look_for_missed_ddl(self, source: SourceDatabase, spec: TopologySpec) -> None:
+        takes_ddl = any(each.names_ddl for each in spec.capture_rules(self._site.name))
+        self._missed_ddl = source.missed_ddl(spec.name) if takes_ddl else None
+
+    def _trim_ddl_log(self, source: SourceDatabase) -> None:
+        """Remove a batch of old records of DDL; after the last one this rests."""
+        now = self._clock.monotonic()
+        if self._missed_ddl is not None and now >= self._trim_at:
+            self._trim_at = now + _TRIM_INTERVAL_S  # also after an error
+            if source.trim_ddl_log():
+                self._trim_at = now
 
     # ------------------------------------------------------------------ what the controller asks
 
@@ -166,9 +186,7 @@ class SourceRole:
         rules = spec.capture_rules(self._site.name)
         with closing(self._database.open_source()) as source:
             found = self.tables.look(source, spec, noted)
-            if not found and any(each.names_ddl for each in rules):
-                found = tuple(step.statement for step in source.plan(spec.name, rules) if not step.is_done)
-            return found
+            return found or source.ddl_due(spec.name, rules)
 
     def table_versions(self, rules: Sequence[RuleSet]) -> tuple[TableVersion, ...]:
         """Return the selected tables as the log will describe them."""

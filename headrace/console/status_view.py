@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -128,9 +128,12 @@ def notes(overview: Overview) -> list[Note]:
 
 
 def _all_notes(overview: Overview) -> list[Note]:
+    counting = {
+        each.name for each in overview.components if isinstance(each, SiteStatus) and each.ddl_failed_total is not None
+    }
     return [
         *(_split_note(split) for split in overview.splits),
-        *(note for component in overview.components for note in _notes(component)),
+        *(note for component in overview.components for note in _notes(component, counting)),
         *(_left_note(site) for site in overview.left if site.is_running or site.kind != "embedded"),
         *(
             Note(
@@ -234,8 +237,13 @@ def holding_notes(overview: Overview) -> list[Note]:
     return [note for note in notes(overview) if note.is_stuck or note.is_outage or note.is_scheduled]
 
 
-def _notes(component: ComponentStatus) -> Iterator[Note]:
-    """Yield the findings about one component."""
+def _notes(component: ComponentStatus, counting: Collection[str] = ()) -> Iterator[Note]:
+    """Yield the findings about one component.
+
+    Args:
+        component: its status.
+        counting: sites that know which DDL they could not record.
+    """
     yield from _state_notes(component)
     if isinstance(component, SiteStatus) and component.database_problem:
         fix = component.database_fix or _START_DATABASE
@@ -248,8 +256,11 @@ def _notes(component: ComponentStatus) -> Iterator[Note]:
             yield from _apply_notes(component)
         case CaptureStatus():
             yield from _capture_notes(component)
+            if f"site:{component.source}" not in counting:
+                yield from _failed_ddl_notes(component, component.source)
         case SiteStatus():
             yield from _captured_notes(component)
+            yield from _failed_ddl_notes(component, component.name.removeprefix("site:"))
         case _:
             pass
 
@@ -299,15 +310,19 @@ def _waiting_notes(component: ComponentStatus) -> Iterator[Note]:
 
 
 def _capture_notes(capture: CaptureStatus) -> Iterator[Note]:
-    """Yield rules of a capture process that take nothing, and DDL that its source could not record."""
+    """Yield rules of a capture process that take nothing."""
     if capture.unmatched_rules:
         problem = f"no table matches {', '.join(capture.unmatched_rules)}"
         yield Note(component=capture.name, problem=problem, is_remark=True)
-    if capture.ddl_failed_total:
-        last = f"; the last one: {capture.last_failed_ddl}" if capture.last_failed_ddl else ""
+
+
+def _failed_ddl_notes(status: CaptureStatus | SiteStatus, source: str) -> Iterator[Note]:
+    """Yield DDL that a source could not record: its site counts it until `up`, a capture process since its own start."""
+    if status.ddl_failed_total:
+        last = f"; the last one: {status.last_failed_ddl}" if status.last_failed_ddl else ""
         yield Note(
-            component=capture.name,
-            problem=f"{counted(capture.ddl_failed_total, 'DDL statement')} of {capture.source} could not be recorded: no"
+            component=status.name,
+            problem=f"{counted(status.ddl_failed_total, 'DDL statement')} of {source} could not be recorded: no"
             f" destination gets what changed{last}",
             fix="headrace up FILE; headrace.dba_ddl_not_applied at the destinations then has what changed: make the same"
             " changes there; the log of the source's server says why",

@@ -34,6 +34,7 @@ DDL_LOG = TableName("headrace_ddl", "log")
 
 _NOT_MADE = "not_made"
 _MARK = json.dumps({"format": DDL_FORMAT, _NOT_MADE: ""})[:-2]
+_SHOWN_MAX = 200  # characters of a statement in a status: enough to recognise it
 _NUMBER_END = 1 << 63  # object numbers travel as 64 bits
 _INDEX_TAGS = ("CREATE INDEX", "ALTER INDEX", "DROP INDEX")  # others name a table, or change it as a side effect
 
@@ -114,6 +115,11 @@ class FailedDdl:
     command_type: str
     ddl_text: str
     reason: str
+
+    def __str__(self) -> str:
+        """Return the statement in one line, with the reason."""
+        statement = " ".join(self.ddl_text.split())[:_SHOWN_MAX] or self.command_type or "a statement"
+        return f"{statement}: {self.reason}"
 
 
 def ddl_of(content: bytes) -> DdlChange | None:

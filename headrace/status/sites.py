@@ -45,6 +45,9 @@ class SiteStatus(RedoLogStatus):
             gets.
         lost_columns: columns that a transformation names, and that no longer exist.
         refused_changes: tables, and partitions, that lost the identification of a changed row.
+        ddl_failed_total: DDL statements that it could not record, until `up` has recorded what they changed; None: not
+            known, or no DDL is taken.
+        last_failed_ddl: the last one, and why; empty: none, or not known.
         held_up_by: transactions that the preparation waits for.
         server_pid: process id of the embedded server, 0: it does not run; None: the database is not embedded.
         resumes_total: number of times the database's log was read again from the last durable position.
@@ -67,6 +70,8 @@ class SiteStatus(RedoLogStatus):
     strayed_renames: tuple[str, ...] = ()
     lost_columns: tuple[str, ...] = ()
     refused_changes: tuple[RefusedChanges, ...] = ()
+    ddl_failed_total: int | None = None
+    last_failed_ddl: str = ""
     held_up_by: tuple[str, ...] = ()
     server_pid: int | None = None
     resumes_total: int | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.databases.postgres.source import ddl_trimming
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.tags import Tag
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
@@ -185,6 +186,24 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
     # The first time, the capture process may still wait for the dictionary behind the break.
     assert places(batches) in ([MANY], [MANY, MANY])
     assert len(places(batches[sent_before:])) == 1
+
+
+def test_trim_of_the_log_of_ddl_is_no_change_of_anything(
+    harness: SourceHarness, redo: SourceRedo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ddl_trimming, "KEPT", "0 s")
+    for column in ("b", "c"):
+        with harness.transaction() as user:
+            user.add_column("t", column)
+    assert not harness.source.trim_ddl_log()
+    with harness.transaction() as user:
+        user.add_column("t", "d")
+        user.insert("t", id="1")
+    assert transactions_of(batches_of(redo)) == [
+        ["public.t(id, a, b)"],
+        ["public.t(id, a, b, c)"],
+        ["public.t(id, a, b, c, d)", "1"],
+    ]
 
 
 def test_log_of_ddl_is_not_listed_among_the_tables(harness: SourceHarness, redo: SourceRedo) -> None:

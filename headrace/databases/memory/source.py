@@ -29,6 +29,7 @@ from headrace.databases.ports import (
     LogChunk,
     LoggedTable,
     LogNeed,
+    MissedDdl,
     PlannedStatement,
     RowMark,
     SourceTable,
@@ -613,6 +614,18 @@ class MemorySource:
     def captures_ddl(self, topology: str) -> bool:
         """See `SourceDatabase.captures_ddl`: whatever it is told to record is in the log."""
         return True
+
+    def ddl_due(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.ddl_due`: nothing is missed."""
+        return ()
+
+    def missed_ddl(self, topology: str) -> MissedDdl | None:
+        """See `SourceDatabase.missed_ddl`: nothing is missed."""
+        return MissedDdl()
+
+    def trim_ddl_log(self) -> bool:
+        """See `SourceDatabase.trim_ddl_log`: the log keeps no rows."""
+        return False
 
     def row_marks(self, topology: str, *, snapshot: str = "") -> dict[str, RowMark]:
         """See `SourceDatabase.row_marks`: every change of a row is in the log."""

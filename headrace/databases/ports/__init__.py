@@ -9,7 +9,15 @@ are SCNs here; a connector translates its own.
 from __future__ import annotations
 
 from headrace.databases.ports.conflicts import ConflictRecord, LastChange, RowInTheWay, RowQuestion, WriteTimes
-from headrace.databases.ports.ddl import DDL_REFUSED, DdlIn, DdlOutcome, DdlOutcomeKind, DdlPlace, deleted_with
+from headrace.databases.ports.ddl import (
+    DDL_REFUSED,
+    DdlIn,
+    DdlOutcome,
+    DdlOutcomeKind,
+    DdlPlace,
+    MissedDdl,
+    deleted_with,
+)
 from headrace.databases.ports.destination import (
     ApplyRecords,
     DestinationDatabase,
@@ -132,6 +140,7 @@ __all__ = [
     "LogPositions",
     "LogStream",
     "LoggedTable",
+    "MissedDdl",
     "MarkedColumn",
     "MarkedField",
     "MarkedLabel",

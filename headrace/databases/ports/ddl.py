@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import LcrBatch
     from headrace.lcr.ddl import DdlChange
 
-__all__ = ["DDL_REFUSED", "DdlIn", "DdlOutcome", "DdlOutcomeKind", "DdlPlace", "deleted_with"]
+__all__ = ["DDL_REFUSED", "DdlIn", "DdlOutcome", "DdlOutcomeKind", "DdlPlace", "MissedDdl", "deleted_with"]
 
 DDL_REFUSED = "ddl_refused"
 """Key in the context of a `DataError`: the destination refused the DDL change itself, not rows written before it."""
@@ -52,6 +52,19 @@ class DdlOutcomeKind(StrEnum):
     PASSED_OVER = "PASSED OVER"  # the table already has all of it
     NOT_APPLIED = "NOT APPLIED"  # it is not replicated, or cannot be expressed; the reason says which
     SKIPPED = "SKIPPED"  # the operator asked for that
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedDdl:
+    """Statements that a source could not record, so that no destination gets what they changed.
+
+    Args:
+        count: how many.
+        last: the last one, in one line, and why; empty: there is none.
+    """
+
+    count: int = 0
+    last: str = ""
 
 
 DdlIn = Callable[[bytes], "tuple[DdlChange, DdlPlace] | None"]

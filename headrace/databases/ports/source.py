@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from headrace.lcr.scn import FIRST_SCN
 
 if TYPE_CHECKING:
+    from headrace.databases.ports.ddl import MissedDdl
     from headrace.databases.ports.log import DictionaryBuild, LogStream, StreamOptions
     from headrace.databases.ports.planning import (
         ComputedColumn,
@@ -297,6 +298,34 @@ class SourceDatabase(Protocol):
 
         Args:
             topology: its name.
+        """
+        ...
+
+    def ddl_due(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """Return the statements with which `prepare` would begin or repair the recording of DDL; empty: none is missed.
+
+        Args:
+            topology: its name.
+            rules: as for `preflight`; the current rule sets.
+        """
+        ...
+
+    def missed_ddl(self, topology: str) -> MissedDdl | None:
+        """Return the statements that could not be recorded, until `prepare` has recorded what they changed.
+
+        Args:
+            topology: its name.
+
+        Returns:
+            None: it takes no DDL, or the role may not know.
+        """
+        ...
+
+    def trim_ddl_log(self) -> bool:
+        """Remove old records of DDL that nobody reads any more, at most a batch of them.
+
+        Returns:
+            Whether more may be left. False also where the role may not: an administrator does it.
         """
         ...
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.lcr.batch import Command
-from headrace.lcr.ddl import DDL_LOG, DdlChange, FailedDdl, ddl_of, failed_ddl_of
+from headrace.lcr.ddl import DDL_LOG, DdlChange, ddl_of, failed_ddl_of
 from headrace.redo.mining.mining_kernels import DDL
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["DdlLog", "DdlRows"]
 
 _CONTENT = "content"  # column of the record
-_TEXT_MAX = 200  # characters of a statement in a status: enough to recognise it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +128,5 @@ class DdlLog:
         change = ddl_of(content)
         if change is None and (failed := failed_ddl_of(content)) is not None:
             self.failed += 1
-            self.last_failed = _text(failed)
+            self.last_failed = str(failed)
         return change
-
-
-def _text(failed: FailedDdl) -> str:
-    """Return a statement in one line, with the reason why its effect is not known."""
-    statement = " ".join(failed.ddl_text.split())[:_TEXT_MAX] or failed.command_type or "a statement"
-    return f"{statement}: {failed.reason}"

@@ -1,10 +1,14 @@
-"""A source's site in one process on a real server: what the operator sees when the database fails, and the remedy."""
+"""A source's site in one process on a real server: what the operator sees when the database fails, and the remedy.
+
+Longer than 500 lines: all of it uses one source in this process.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +26,7 @@ from headrace.base.errors import TableLeftRules
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
+from headrace.databases.postgres.source import ddl_trimming
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.faults.proxy import Proxy
@@ -425,6 +430,54 @@ def test_up_repairs_the_recording_of_ddl_though_its_file_is_unchanged(make: Call
     assert source.host.source.uncaptured(spec) == ('CALL headrace_ddl.watch("public"."t")',), "a change was missed"
     assert source.host.source.uncaptured(source.spec) == ()
     source.host.prepare(spec)
+    assert source.host.source.uncaptured(spec) == ()
+
+
+def test_statement_that_was_not_recorded_is_shown_until_up_repairs_it(
+    make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 1.0)  # instead of half a minute
+    source = make()
+    rules = RuleSet(include=(Rule(owner="public", ddl=True),))
+    spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))
+    assert status_of(source.host, SiteStatus).ddl_failed_total is None
+    source.host.prepare(spec)
+    source.host.reconfigure(spec, "edited")
+    assert source.wait("it is known", lambda status: status.ddl_failed_total is not None).ddl_failed_total == 0
+    source.run("ALTER FUNCTION headrace_ddl.structure_of(oid) RENAME TO other; ALTER TABLE t ADD COLUMN c int")
+    source.run("ALTER FUNCTION headrace_ddl.other(oid) RENAME TO structure_of")
+    status = source.wait("it is shown", lambda status: status.ddl_failed_total)
+    assert (status.ddl_failed_total, status.last_failed_ddl.startswith("ALTER FUNCTION headrace_ddl")) == (1, True)
+    source.host.prepare(spec)
+    status = status_of(source.host, SiteStatus)
+    assert (status.ddl_failed_total, status.last_failed_ddl) == (0, "")
+
+
+def test_old_records_of_ddl_are_removed(make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 0.1)  # instead of half a minute
+    monkeypatch.setattr(ddl_trimming, "KEPT", "0 s")
+    monkeypatch.setattr(ddl_trimming, "_BATCH_ROWS", 1)
+    source = make()
+    rules = RuleSet(include=(Rule(owner="public", ddl=True),))
+    spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))
+    source.host.prepare(spec)
+    for column in "abcd":
+        source.run(f"ALTER TABLE t ADD COLUMN {column} int")
+    source.host.reconfigure(spec, "edited")
+    deadline = time.monotonic() + WAIT_S
+    with psycopg.connect(source.dsn, autocommit=True) as user:
+        while user.execute("SELECT count(*) FROM headrace_ddl.log").fetchone() != (1,):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_lost_slot_is_no_missed_ddl(make: Callable[..., Source]) -> None:
+    """Else `up` would make another slot, from which the changes in between are missing."""
+    source = make()
+    rules = RuleSet(include=(Rule(owner="public", ddl=True),))
+    spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))
+    source.host.prepare(spec)
+    source.drop_slot()
     assert source.host.source.uncaptured(spec) == ()
 
 

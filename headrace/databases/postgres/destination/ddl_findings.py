@@ -13,6 +13,7 @@ import psycopg
 
 from headrace.databases.ports import Finding
 from headrace.databases.postgres.connection import quote
+from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.lcr.table_name import TableName
 
 __all__ = ["ddl_findings"]
@@ -22,12 +23,13 @@ _SET_FROM = 160000  # from this version on, a member of a role may be forbidden 
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, c.relkind = 'p' OR c.relispartition AS is_partitioned,
        EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent)) AS inherits,
-       current_user::text AS role, pg_catalog.pg_get_userbyid(c.relowner)::text AS owner,
+       current_user::text AS role, r.rolname::text AS owner, r.rolsuper,
        pg_catalog.pg_has_role(c.relowner, %(right)s) AS may_act, pg_catalog.pg_has_role(c.relowner, 'MEMBER') AS is_member,
-       ARRAY(SELECT r FROM unnest(ARRAY['USAGE', 'CREATE']) r WHERE NOT pg_catalog.has_schema_privilege(c.relowner, n.oid, r))
+       ARRAY(SELECT p FROM unnest(ARRAY['USAGE', 'CREATE']) p WHERE NOT pg_catalog.has_schema_privilege(c.relowner, n.oid, p))
 FROM unnest(%(owners)s::text[], %(names)s::text[]) AS wanted (owner, name)
 JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.owner
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name AND c.relkind IN ('r', 'p')
+JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
 ORDER BY 1, 2
 """
 
@@ -62,8 +64,9 @@ def ddl_findings(
     ).fetchall()
     # Of many tables that one role owns, one finding says what all of them need.
     told: set[str] = set()
-    for owner, name, is_partitioned, inherits, role, table_owner, may_act, is_member, lacking in rows:
-        path = f"sites.{site} table {TableName(owner, name)}"
+    for owner, name, is_partitioned, inherits, role, table_owner, is_superusers, may_act, is_member, lacking in rows:
+        table = TableName(owner, name)
+        path = f"sites.{site} table {table}"
         if is_partitioned or inherits:
             kind = "is partitioned, or a partition," if is_partitioned else "inherits, or others inherit from it,"
             yield Finding(
@@ -73,12 +76,12 @@ def ddl_findings(
             )
         grants = []
         if not may_act:
-            option = " WITH SET TRUE" if is_member else ""
+            grant = acting_fix(table, table_owner, role, is_superusers=is_superusers, is_member=is_member)
             grants.append(
                 (
                     f"the role may not act as {quote(table_owner)}, the owner of the table: DDL is applied with the rights"
                     " of the owner",
-                    f"GRANT {quote(table_owner)} TO {quote(role)}{option};",
+                    f"{grant};",
                 )
             )
         if lacking:

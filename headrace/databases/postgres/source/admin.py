@@ -38,6 +38,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     removal_step,
     superuser_findings,
     takes_ddl,
+    trim_ddl,
     watch_step,
 )
 from headrace.databases.postgres.source.ddl_objects import LOG, SCHEMA
@@ -46,6 +47,7 @@ from headrace.lcr.table_name import remark
 
 __all__ = ["PostgresSourceAdmin"]
 
+_TRIMS_MAX = 20  # batches of old records of DDL that one `up` removes: some seconds
 _LOCK_TIMEOUT = "10s"  # as for running processes: a busy table must not block sessions queued behind us
 
 _OWNER = f"""
@@ -118,10 +120,13 @@ class PostgresSourceAdmin:
                 statements += _run(
                     connection, [step.statement for step in steps if not step.is_done and not _drops(name, step)]
                 )
-            watch = watch_step(connection, ddl_tables(rules, tables)) if log else None
+            watch = watch_step(connection, name, ddl_tables(rules, tables)) if log else None
             if watch is not None and not watch.is_done:
                 connection.execute(watch.sent.encode())  # it has transactions of its own
                 statements.append(watch.statement)
+            for _ in range(_TRIMS_MAX if log else 0):
+                if not trim_ddl(connection):
+                    break
             return tuple(statements)
 
     def take_out(

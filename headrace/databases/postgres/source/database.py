@@ -25,6 +25,7 @@ from headrace.databases.ports import (
     Finding,
     LoggedTable,
     LogNeed,
+    MissedDdl,
     PlannedStatement,
     SourceTable,
     StreamOptions,
@@ -54,12 +55,15 @@ from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from headrace.databases.postgres.source.ddl_capture import (
     DdlStep,
+    ddl_due,
     ddl_tables,
     install_step,
     is_published,
     log_tables,
+    missed_ddl,
     removal_step,
     takes_ddl,
+    trim_ddl,
     unrecorded,
     watch_step,
 )
@@ -343,6 +347,25 @@ class PostgresSource:
         with translated("reading the publication"):
             return is_published(self._session(), self._name(topology))
 
+    def ddl_due(self, topology: str, rules: Sequence[object]) -> tuple[str, ...]:
+        """See `SourceDatabase.ddl_due`."""
+        if not takes_ddl(rules):
+            return ()
+        with translated("asking whether all DDL is recorded"):
+            connection = self._session()
+            due = ddl_due(connection, self._name(topology), rules, select_tables(connection, rules))
+            return tuple(step.statement for step in due)
+
+    def missed_ddl(self, topology: str) -> MissedDdl | None:
+        """See `SourceDatabase.missed_ddl`."""
+        with translated("asking which DDL was not recorded"):
+            return missed_ddl(self._session(), self._name(topology))
+
+    def trim_ddl_log(self) -> bool:
+        """See `SourceDatabase.trim_ddl_log`."""
+        with translated("removing old records of DDL"):
+            return trim_ddl(self._session())
+
     def captured(self, topology: str) -> tuple[CapturedTable, ...]:
         """See `SourceDatabase.captured`: the tables that the publication names."""
         with translated("reading the publication"):
@@ -410,7 +433,7 @@ class PostgresSource:
             log = log_tables(connection, rules)
             published = publication_steps(connection, name, tables, further=log, has_admin=self._has_admin)
             if log:
-                steps = [install_step(connection), *published, watch_step(connection, ddl_tables(rules, tables))]
+                steps = [install_step(connection), *published, watch_step(connection, name, ddl_tables(rules, tables))]
             else:
                 removal = removal_step(connection, name)
                 steps = [*published, *([removal] if removal else [])]

@@ -22,9 +22,10 @@ from typing import Any
 import psycopg
 
 from headrace.base.errors import DatabaseError
-from headrace.databases.ports import Finding, PlannedStatement
+from headrace.databases.ports import Finding, MissedDdl, PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, Leaf, unlogged_tables
 from headrace.databases.postgres.connection import qualified, quote
+from headrace.databases.postgres.source.compared_ddl import Compared, compared_by
 from headrace.databases.postgres.source.ddl_objects import (
     EVENT_TRIGGERS,
     INSTALL,
@@ -34,21 +35,25 @@ from headrace.databases.postgres.source.ddl_objects import (
     SCHEMA,
     VERSION,
 )
+from headrace.databases.postgres.source.ddl_trimming import trim_log
 from headrace.lcr.ddl import DDL_LOG
-from headrace.lcr.table_name import remark
+from headrace.lcr.table_name import literal, remark
 from headrace.rules.rule import Rule, RuleSet
 
 __all__ = [
     "DDL_PLAN",
     "DdlStep",
+    "ddl_due",
     "ddl_findings",
     "ddl_tables",
     "install_step",
     "is_published",
     "log_tables",
+    "missed_ddl",
     "removal_step",
     "superuser_findings",
     "takes_ddl",
+    "trim_ddl",
     "unrecorded",
     "watch_step",
 ]
@@ -69,11 +74,13 @@ SELECT r.rolsuper, r.rolname::text, pg_catalog.pg_has_role(n.nspowner, 'USAGE'),
        ARRAY(SELECT p.proname::text FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid),
        ARRAY(SELECT e.evtname::text FROM pg_catalog.pg_event_trigger e JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid
              WHERE p.pronamespace = n.oid AND e.evtenabled = 'A'),
-       EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = l.oid AND t.tgname = 'refuse' AND t.tgenabled = 'A'),
+       2 = (SELECT count(*) FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
+            WHERE c.relnamespace = n.oid AND c.relname IN ('log', 'compared') AND t.tgname = 'refuse' AND t.tgenabled = 'A'),
        EXISTS (SELECT FROM (SELECT n.nspowner, n.nspacl UNION ALL SELECT l.relowner, l.relacl) AS object (owner, acl)
                CROSS JOIN LATERAL aclexplode(object.acl) a WHERE a.grantee <> object.owner),
        ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel x ON x.prpubid = p.oid
-             WHERE x.prrelid = l.oid)
+             WHERE x.prrelid = l.oid),
+       EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relname = 'compared' AND c.relkind = 'r')
 FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles r ON r.oid = n.nspowner
 LEFT JOIN pg_catalog.pg_class l ON l.relnamespace = n.oid AND l.relname = 'log' AND l.relkind = 'r'
 WHERE n.nspname = 'headrace_ddl'
@@ -152,6 +159,7 @@ class _State:
         is_recording: the log, the routines and the event triggers exist and are enabled.
         is_closed: nobody but the owner may write the log.
         publications: those that name the log.
+        has_compared: the table `compared` exists.
     """
 
     is_superusers: bool
@@ -162,17 +170,39 @@ class _State:
     is_recording: bool
     is_closed: bool
     publications: tuple[str, ...]
+    has_compared: bool
 
     @property
     def is_current(self) -> bool:
         """Whether there is nothing to create, repair or replace."""
-        return self.is_recording and self.is_closed and self.version >= VERSION
+        return self.is_recording and self.is_closed and self.has_compared and self.version >= VERSION
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether this session can read the log, and what was compared."""
+        return self.version > 0 and self.is_owned and self.log > 0 and self.has_compared
 
     @property
     def version(self) -> int:
         """Version of the texts; 0: another hand made the schema."""
         found = _OURS.fullmatch(self.comment)
         return int(found[1]) if found and self.is_superusers else 0
+
+
+def missed_ddl(connection: psycopg.Connection[Any], publication: str) -> MissedDdl | None:
+    """Return the statements that could not be recorded since the last comparison.
+
+    Args:
+        connection: to the source.
+        publication: its name.
+
+    Returns:
+        None: it does not name the log, or this role cannot read it.
+    """
+    state = _state(connection)
+    if state is None or not state.is_readable or publication not in state.publications:
+        return None
+    return compared_by(connection, publication).missed
 
 
 def _state(connection: psycopg.Connection[Any]) -> _State | None:
@@ -189,6 +219,7 @@ def _state(connection: psycopg.Connection[Any]) -> _State | None:
         is_recording=bool(row[4]) and set(ROUTINES) <= set(routines) and set(EVENT_TRIGGERS) <= set(triggers),
         is_closed=is_guarded and not is_open,
         publications=tuple(row[9]),
+        has_compared=row[10],
     )
 
 
@@ -305,29 +336,60 @@ def install_step(connection: psycopg.Connection[Any]) -> DdlStep:
     )
 
 
-def watch_step(connection: psycopg.Connection[Any], tables: Sequence[CatalogTable]) -> DdlStep:
-    """Return the step that records how tables look now.
+def watch_step(connection: psycopg.Connection[Any], publication: str, tables: Sequence[CatalogTable]) -> DdlStep:
+    """Return the step that records how tables look now, and what a publication has missed.
 
     While nothing was recorded, any of the tables may have changed, or be changing now. A role that may not read the log
     takes the step as done if DDL is recorded: an administrator does it.
 
     Args:
         connection: to the source.
+        publication: its name.
         tables: from `ddl_tables`.
     """
     state = _state(connection)
+    # Before the tables are: its snapshot must not see more.
+    compared = compared_by(connection, publication) if state is not None and state.is_readable else Compared()
     numbers = [table.number for table in tables]
-    if state is not None and state.version and state.is_recording:
-        rows = connection.execute(_DUE.encode(), (numbers,)).fetchall() if state.is_owned else []
-        numbers = [int(number) for (number,) in rows]
+    if state is not None and state.version and state.is_recording and not state.is_owned:
+        numbers = []
+    elif state is not None and state.is_recording and compared.seen and not compared.was_unpublished:
+        numbers = [int(number) for (number,) in connection.execute(_DUE.encode(), (numbers,)).fetchall()]
     names = [qualified(table.owner, table.name) for table in tables if table.number in set(numbers)]
+    listed = ",".join(map(str, numbers))
+    since = literal(compared.since) if compared.was_unpublished else "NULL"
+    seen = literal(compared.seen) if compared.seen else "NULL"
     return DdlStep(
         statement=f"CALL {SCHEMA}.watch({', '.join(names) or 'no table'})",
         effect=_WATCH_EFFECT,
         lock=_WATCH_LOCK if numbers else "",
-        is_done=not numbers,
-        sent=f"CALL {SCHEMA}.watch('{{{','.join(map(str, numbers))}}}')",
+        is_done=not numbers and compared.is_settled,
+        sent=f"CALL {SCHEMA}.watch('{{{listed}}}', {literal(publication)}, {since}, {seen})",
     )
+
+
+def ddl_due(
+    connection: psycopg.Connection[Any], publication: str, rules: Sequence[object], tables: Sequence[CatalogTable]
+) -> tuple[DdlStep, ...]:
+    """Return which of `install_step` and `watch_step` has something to do.
+
+    Args:
+        connection: to the source.
+        publication: its name.
+        rules: as for `takes_ddl`; one of them takes DDL.
+        tables: captured tables.
+
+    Raises:
+        DatabaseError: another hand made the schema.
+    """
+    steps = (install_step(connection), watch_step(connection, publication, ddl_tables(rules, tables)))
+    return tuple(step for step in steps if not step.is_done)
+
+
+def trim_ddl(connection: psycopg.Connection[Any]) -> bool:
+    """Remove some old records of DDL, if this role may; return whether more may be left."""
+    state = _state(connection)
+    return state is not None and state.is_readable and trim_log(connection)
 
 
 def removal_step(connection: psycopg.Connection[Any], publication: str) -> DdlStep | None:

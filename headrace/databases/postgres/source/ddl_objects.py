@@ -29,6 +29,15 @@ Before a statement
     in the last one's snapshot, the two overlapped, and the structure before is not known (`is_known`). The same is true
     if the table was written anew since the last record without a record of that: then nobody knows which values its
     rows have in columns that the last record lacks, or has with another type.
+
+Which records stay
+    The last one of each table, and those that no later one sees (`headrace.databases.postgres.source.ddl_trimming`).
+
+What `up` has compared
+    `compared` has one row for each publication that names the log: the entry of the log in it, and a snapshot. Statements
+    that could not be recorded (`relation` is 0), and are visible in the snapshot, had committed before `watch` compared
+    the tables. If the log has another entry now, it was taken out in between, and records that the snapshot does not see
+    may have been published to nobody.
 """
 
 from __future__ import annotations
@@ -82,6 +91,13 @@ DO $do$ BEGIN
             content text NOT NULL
         );
     END IF;
+    IF pg_catalog.to_regclass('headrace_ddl.compared') IS NULL THEN
+        CREATE TABLE headrace_ddl.compared (
+            publication oid PRIMARY KEY,
+            entry oid NOT NULL,
+            snapshot pg_snapshot NOT NULL
+        );
+    END IF;
     IF pg_catalog.to_regclass('headrace_ddl.log_relation') IS NULL THEN
         CREATE INDEX log_relation ON headrace_ddl.log (relation, number);
     END IF;
@@ -108,7 +124,7 @@ CREATE OR REPLACE FUNCTION headrace_ddl.refuse() RETURNS trigger LANGUAGE plpgsq
 SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
     IF NOT pg_has_role((SELECT c.relowner FROM pg_class c WHERE c.oid = tg_relid), 'USAGE') THEN
-        RAISE insufficient_privilege USING MESSAGE = 'headrace_ddl.log is written by event triggers alone';
+        RAISE insufficient_privilege USING MESSAGE = 'headrace_ddl is written by headrace up and event triggers alone';
     END IF;
     RETURN NULL;
 END $body$;
@@ -119,6 +135,12 @@ DO $do$ BEGIN
         CREATE OR REPLACE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON headrace_ddl.log
             FOR EACH STATEMENT EXECUTE FUNCTION headrace_ddl.refuse();
         ALTER TABLE headrace_ddl.log ENABLE ALWAYS TRIGGER refuse;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = 'headrace_ddl.compared'::pg_catalog.regclass
+                   AND t.tgname = 'refuse' AND t.tgenabled = 'A') THEN
+        CREATE OR REPLACE TRIGGER refuse BEFORE INSERT OR UPDATE OR DELETE ON headrace_ddl.compared
+            FOR EACH STATEMENT EXECUTE FUNCTION headrace_ddl.refuse();
+        ALTER TABLE headrace_ddl.compared ENABLE ALWAYS TRIGGER refuse;
     END IF;
 END $do$;
 """
@@ -309,49 +331,76 @@ END $body$;
 # A table that differs from its last record was changed while nothing was recorded, or by two transactions at the same
 # time. Its record is a change of which the table before is not known, so that destinations name it and do not make it.
 # An index with another number and nothing else is no change: REINDEX CONCURRENTLY makes those.
+#
+# `since` is given if the log was out of the publication: a table with a change that it does not see gets such a record,
+# too, unless an earlier attempt wrote it. `seen` is older than the choice of the tables: `compared` gets it when all of
+# them were compared.
 _WATCH = f"""
-CREATE OR REPLACE PROCEDURE headrace_ddl.watch(tables oid[]) LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE PROCEDURE headrace_ddl.watch(
+    tables oid[], publication name DEFAULT NULL, since pg_snapshot DEFAULT NULL, seen pg_snapshot DEFAULT NULL
+) LANGUAGE plpgsql AS $body$
 DECLARE
+    entry pg_catalog.pg_publication_rel;
     each oid;
+    latest record;
     old jsonb;
     new jsonb;
-    seen pg_catalog.pg_snapshot;
+    now_seen pg_catalog.pg_snapshot;
+    is_unpublished boolean;
     about jsonb;
 BEGIN
+    seen := coalesce(seen, pg_catalog.pg_current_snapshot());
+    SELECT r.* INTO entry FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+    WHERE p.pubname = publication AND r.prrelid = pg_catalog.to_regclass('headrace_ddl.log');
     FOREACH each IN ARRAY tables LOOP
         IF EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = each) THEN
             PERFORM pg_catalog.set_config('lock_timeout', '{_WATCH_WAIT}', true);
             EXECUTE pg_catalog.format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', each::pg_catalog.regclass);
-            old := (SELECT nullif(l.content::pg_catalog.jsonb -> 'after', 'null') FROM headrace_ddl.log l
-                    WHERE l.relation = each ORDER BY l.number DESC LIMIT 1);
-            SELECT pg_catalog.pg_current_snapshot() INTO seen;
+            latest := NULL;
+            SELECT l.xid, l.content::pg_catalog.jsonb AS content INTO latest FROM headrace_ddl.log l
+            WHERE l.relation = each ORDER BY l.number DESC LIMIT 1;
+            old := nullif(latest.content -> 'after', 'null');
+            SELECT pg_catalog.pg_current_snapshot() INTO now_seen;
             new := headrace_ddl.structure_of(each);
-            IF old - 'role' IS DISTINCT FROM new - 'role' THEN
+            is_unpublished := since IS NOT NULL AND new IS NOT NULL
+                AND (latest.content ->> 'entry')::bigint IS DISTINCT FROM entry.oid::bigint
+                AND EXISTS (
+                SELECT FROM headrace_ddl.log l WHERE l.relation = each AND NOT pg_catalog.pg_visible_in_snapshot(l.xid, since)
+                AND NOT l.content::pg_catalog.jsonb ? 'base');
+            IF is_unpublished THEN
+                old := (SELECT nullif(l.content::pg_catalog.jsonb -> 'after', 'null') FROM headrace_ddl.log l
+                        WHERE l.relation = each
+                          AND (pg_catalog.pg_visible_in_snapshot(l.xid, since) OR l.content::pg_catalog.jsonb ? 'base')
+                        ORDER BY l.number DESC LIMIT 1);
+            END IF;
+            IF is_unpublished OR old - 'role' IS DISTINCT FROM new - 'role' THEN
                 PERFORM pg_catalog.convert_to(new::text, 'UTF8');
                 about := pg_catalog.jsonb_build_object('format', 1, 'after', new, 'file', pg_catalog.pg_relation_filenode(each)::bigint);
-                IF old IS NULL OR new IS NULL OR (
+                IF NOT is_unpublished AND (old IS NULL OR new IS NULL OR (
                     old - 'role' - 'indexes' = new - 'role' - 'indexes'
                     AND (SELECT pg_catalog.jsonb_agg(i - 'number') FROM pg_catalog.jsonb_array_elements(old -> 'indexes') AS i)
                         IS NOT DISTINCT FROM
                         (SELECT pg_catalog.jsonb_agg(i - 'number') FROM pg_catalog.jsonb_array_elements(new -> 'indexes') AS i)
-                ) THEN
+                )) THEN
                     about := about || '{{"base": true}}';
                 ELSE
                     about := about || pg_catalog.jsonb_build_object(
                         'tag', 'ALTER TABLE', 'relation', each::bigint, 'before', old, 'is_known', false,
                         'gone', '[]'::jsonb, 'rewritten', 0, 'older', '{{}}'::jsonb, 'query', '{_MISSED}', 'is_nested', false,
-                        'user', session_user, 'role', pg_catalog.current_setting('role'),
+                        'user', session_user, 'role', pg_catalog.current_setting('role'), 'entry', entry.oid::bigint,
                         'version', pg_catalog.current_setting('server_version_num')::integer / 10000);
                 END IF;
                 INSERT INTO headrace_ddl.log (relation, parts, snapshot, content) VALUES (
                     each,
                     ARRAY(SELECT pg_catalog.unnest(ARRAY[i ->> 'number', pg_catalog.concat_ws('.', new ->> 'owner', i ->> 'name')])
                           FROM pg_catalog.jsonb_array_elements(new -> 'indexes') AS i),
-                    seen, about::text);
+                    now_seen, about::text);
             END IF;
         END IF;
         COMMIT;
     END LOOP;
+    INSERT INTO headrace_ddl.compared SELECT entry.prpubid, entry.oid, seen WHERE entry.oid IS NOT NULL
+    ON CONFLICT ON CONSTRAINT compared_pkey DO UPDATE SET entry = excluded.entry, snapshot = excluded.snapshot;
 END $body$;
 """
 

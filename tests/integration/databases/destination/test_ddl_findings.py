@@ -89,6 +89,23 @@ def test_member_that_may_not_take_the_role_gets_the_option(
     assert problems(destination, ours(admin)) == ()
 
 
+def test_table_of_a_superuser_changes_its_owner_and_gives_no_role(
+    admin: psycopg.Connection, destination: PostgresDestination
+) -> None:
+    """Who may act as a superuser is one."""
+    admin.execute(f'GRANT CREATE ON SCHEMA "Shop" TO {ROLE}')
+    for table in TABLES[:2]:
+        admin.execute(f'ALTER TABLE "Shop".{table.name} OWNER TO CURRENT_USER'.encode())
+    found = problems(destination, ours(admin))
+    assert [finding.fix for finding in found] == [
+        f'ALTER TABLE "Shop"."{name}" OWNER TO "{ROLE}";' for name in ("items", "orders")
+    ]
+    for finding in found:
+        assert f'"{admin.info.user}"' in finding.problem
+        admin.execute(finding.fix.encode())
+    assert problems(destination, ours(admin)) == ()
+
+
 def test_source_of_another_release_is_refused(admin: psycopg.Connection, dsn: str) -> None:
     admin.execute(f'GRANT USAGE, CREATE ON SCHEMA "Shop" TO {OWNER}')
     with closing(PostgresDestination(dsn, site="b")) as superuser:

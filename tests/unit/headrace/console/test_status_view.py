@@ -99,6 +99,21 @@ def test_ddl_that_did_not_arrive_is_counted_and_says_where_it_is_listed():
     assert notes(overview(component("IDLE", source="a", counters={"ddl_not_applied": 0}))) == []
 
 
+def test_ddl_that_was_not_recorded_is_counted_by_the_source_where_it_knows():
+    """A capture process counts from its own start, and never hears of a repair."""
+    counted = PASSES["DDL that was not recorded"]
+    last = {"ddl_failed_total": 2, "last_failed_ddl": "DROP INDEX (55P03)"}
+    (note,) = notes(overview(component("IDLE", "site:a", **last), counted))
+    assert (note.component, note.problem) == (
+        "site:a",
+        "2 DDL statements of a could not be recorded: no destination gets what changed; the last one: DROP INDEX (55P03)",
+    )
+    assert notes(overview(component("IDLE", "site:a", ddl_failed_total=0), counted)) == []
+    for unknowing in (component("IDLE", "site:a"), component("IDLE", "site:b", ddl_failed_total=0)):
+        (note,) = notes(overview(unknowing, counted))
+        assert note.component == "capture:c"
+
+
 def test_source_that_no_longer_records_ddl_is_told_from_new_tables():
     (table, ddl) = notes(overview(component("IDLE", "site:a", uncaptured_tables=["headrace_ddl.log", "hr.new"])))
     assert table.problem == "created after `up`, and not replicated yet: hr.new"

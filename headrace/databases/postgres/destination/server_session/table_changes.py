@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.base.errors import DatabaseError, DataError, ProtocolError, Retry
 from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
-from headrace.databases.postgres.connection import qualified, quote
+from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.structure_query import read_kept_values, read_structure
+from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
 from headrace.databases.postgres.pipeline import Statement
 from headrace.lcr.ddl_record import DdlRecord
+from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DdlPlace
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from headrace.databases.postgres.destination.server_session.users_sql import UsersSql
     from headrace.lcr.ddl import DdlChange
     from headrace.lcr.structure import Structure
-    from headrace.lcr.table_name import TableName
 
 __all__ = ["DDL_LOCK_TIMEOUT_MS", "TableChanges"]
 
@@ -48,7 +49,7 @@ __all__ = ["DDL_LOCK_TIMEOUT_MS", "TableChanges"]
 DDL_LOCK_TIMEOUT_MS = 2000
 _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_timeout'"  # ms; 0: none
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
-_IS_SUPERUSER = "SELECT rolsuper FROM pg_catalog.pg_roles WHERE rolname = %s"
+_OWNING_ROLE = "SELECT rolsuper, pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
 _SHOWN_MAX = 500  # characters of a statement in a message
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
@@ -167,17 +168,13 @@ class TableChanges:
 
     def _take_role(self, here: Structure) -> None:
         with self._transaction.own_statements("asking who owns a table"):
-            row = self._transaction.connection.execute(_IS_SUPERUSER, (here.role,)).fetchone()
+            row = self._transaction.connection.execute(_OWNING_ROLE, (here.role,)).fetchone()
         try:
             self._users_sql.as_role(here.role)
         except DataError as error:
-            user = quote(self._transaction.connection.info.user)
-            # Who may act as a superuser is one.
-            fix = (
-                f"ALTER TABLE {qualified(here.owner, here.name)} OWNER TO {user}"
-                if row is not None and row[0]
-                else f"GRANT {quote(here.role)} TO {user}"
-            )
+            is_superusers, is_member = row or (False, False)
+            user = self._transaction.connection.info.user
+            fix = acting_fix(TableName.of(here), here.role, user, is_superusers=is_superusers, is_member=is_member)
             raise DataError(error.message, hint=fix, **error.context) from error
 
     def _run_all(self, plan: Planned, table: TableName) -> list[str] | None:

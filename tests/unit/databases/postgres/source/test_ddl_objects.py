@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl_objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "9802ba8d21a027d5"
+DIGEST = "53c11bbaebae76de"
 
 
 def test_changed_sql_has_another_version() -> None:
