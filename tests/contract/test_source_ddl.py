@@ -24,6 +24,7 @@ from tests.support.redo.source_redo import SourceRedo
 RULES = RuleSet(include=(Rule(owner="public", tags=ANY_TAG, ddl=True),))
 TAG = Tag(value=b"\x01", topology="contract_source_ddl", apply="apply_one")
 MANY = 5000  # rows: more than a batch has
+WIDE = "." * 400  # MANY such rows are 2 MB: more than a socket's buffers have, so one read never ends the transaction
 
 
 class Undone(Exception):  # noqa: N818 - no error: it rolls a transaction back
@@ -168,7 +169,7 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
             user.insert("t", id=f"before {number}")
         user.add_column("t", "b")
         for number in range(MANY):
-            user.insert("t", id=f"after {number}")
+            user.insert("t", id=f"after {number} {WIDE}")
     while not redo.has(b"ADD COLUMN"):
         redo.write()
     assert redo.is_open
@@ -182,7 +183,7 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
     assert not again.continues
     ((*before, ddl, last),) = [each[: MANY + 2] for each in transactions_of(batches)]
     assert before == [f"before {number}" for number in range(MANY)]
-    assert (ddl, last) == ("public.t(id, a, b)", "after 0")
+    assert (ddl, last) == ("public.t(id, a, b)", f"after 0 {WIDE}")
     # The first time, the capture process may still wait for the dictionary behind the break.
     assert places(batches) in ([MANY], [MANY, MANY])
     assert len(places(batches[sent_before:])) == 1
