@@ -342,7 +342,8 @@ class ApplyServer:
             self._context.guard.session_lost()
         self._roll_back(lambda work: work.broken(retried=True))
         # The first failure may be a lock or a deadlock, after which the session is still usable.
-        if (in_doubt or self._has_failed) and self._is_connected:
+        is_closed = self._context is not None and self._context.session.is_closed
+        if (in_doubt or self._has_failed or is_closed) and self._is_connected:
             self.close()
         self.last_error = f"{error.message} ({error.hint})" if error.hint else error.message
         self._wake_at = now + self._backoff.next_s()

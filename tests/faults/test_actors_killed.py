@@ -17,12 +17,13 @@ pytestmark = [pytest.mark.unit("one_way"), pytest.mark.cluster, pytest.mark.post
 
 
 @pytest.mark.fault("SIGKILL of an actor")
-# The propagation shares a process with the first of the queues.
+# The propagation shares a process with the first of the queues. Other tests of `make test` kill a capture process
+# (test_hops_lost_answers, test_ddl_of_sites), sites and queues (test_relay) and an apply process
+# (test_apply_driver_restarts).
 @pytest.mark.parametrize(
     "kind",
     values(
         ["capture", "queue", "site:src", "site:dst", "apply", "spark", CONTROLLER],
-        "capture",
         CONTROLLER,
     ),
 )

@@ -39,6 +39,7 @@ def _lost(system: System) -> list[Any]:
     ]
 
 
+@pytest.mark.soak  # test_hub_with_spokes kills the server of a site that is source and destination
 @pytest.mark.fault("immediate stop of the source server")
 def test_commits_acknowledged_before_an_immediate_source_stop_arrive_once(one_way: System):
     server = one_way.servers["src"]

@@ -1,7 +1,7 @@
 """Chaos on a hub with two spokes, all of which write: real servers, Ray and Spark, and the faults of `headrace chaos`.
 
-One topology for the unit: that of the example with one spoke less, as the third is like the second. Before and after
-each scenario everything is healthy; during it, clients write at all sites. `make test` has each kind of fault that no
+What replicates is that of the example with one spoke less, as the third is like the second. Before and after each
+scenario everything is healthy; during it, clients write at all sites. `make test` has each kind of fault that no
 other topology meets; `make soak` has the rest, each in another place.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,21 +26,19 @@ from headrace.chaos.load import LOG_TABLE, ROWS_TABLE, SiteLoad, first_number, m
 from headrace.chaos.run import Chaos, Options, chaotic, keep_in_force
 from headrace.chaos.schedule import Planned
 from headrace.console.exit_codes import DONE, INTERRUPTED
-from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.faults.links import links_of
 from headrace.faults.processes import is_stopped
-from tests.support.clusters.system import HEALED_S, System, running, system_folder, wait_until
+from tests.support.clusters.sites import Sites
+from tests.support.clusters.system import HEALED_S, wait_until
 from tests.support.session.matrices import cases
-from tests.support.session.shared import Shared
 from topology.edits.changes import components_of
-from topology.file.reading import read_topology
 from topology.spec import TopologySpec
 
-pytestmark = [pytest.mark.unit("hub"), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
+pytestmark = [pytest.mark.unit("sites", order=8), pytest.mark.cluster, pytest.mark.postgres, pytest.mark.slow]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "hub_and_spoke.yaml"
 SCHEMA = "stock"
-HUB, SPOKE, OTHER = SITES = ("dbs1", "dbs2", "dbs3")
+HUB, SPOKE, OTHER = SITES = ("a", "b", "c")
 TABLES = (f"{SCHEMA}.{ROWS_TABLE}", f"{SCHEMA}.{LOG_TABLE}")
 A_WHILE_S = 3.0  # seconds in force: several vain tries
 WRITTEN_MIN = 3  # transactions of each site except the target: the fault hit a working topology
@@ -103,66 +102,28 @@ AT_ONCE: tuple[tuple[str, Target], ...] = (
 
 
 def of_the_example() -> str:
-    """Return the example's file with one spoke less, one executor per site, and its state in the same folder."""
-    text = EXAMPLE.read_text().replace("../.headrace/hub_and_spoke", "state")
-    for spoke in ("  dbs4: {database: {kind: embedded}}\n", ", dbs4"):
-        assert text.count(spoke) == 1
-        text = text.replace(spoke, "")
-    return text.replace("{database: {kind: embedded}}", "{database: {kind: embedded}, executors: 1}")
-
-
-class Hub:
-    """The topology of the example in its own folder, and chaos on it when a test asks for that.
-
-    Args:
-        stack: ends both.
-        folder: of everything.
-    """
-
-    def __init__(self, stack: ExitStack, folder: Path) -> None:
-        file = folder / "hub.yaml"
-        file.write_text(of_the_example())
-
-        def prepare(servers: dict[str, EmbeddedServer]) -> None:
-            for server in servers.values():
-                make_tables(server.dsn(), SCHEMA)
-
-        self.system = stack.enter_context(running(read_topology(file), folder, prepare))
-        self._stack = stack
-        self._chaos: Chaos | None = None
-
-    def chaos(self) -> Chaos:
-        """Return chaos with proxies in the links and no faults yet.
-
-        It keeps other runs of chaos out until the topology ends.
-        """
-        if self._chaos is None:
-            made = self._stack.enter_context(
-                chaotic(self.system.deployment, Options(seed=0, seconds=1.0), lambda _: None)
-            )
-            made.begin()
-            assert made.report.unlinked == []
-            self._chaos = made
-        return self._chaos
-
-
-_HUB = Shared(
-    lambda stack, _: Hub(stack, stack.enter_context(system_folder("hub"))), illness=lambda hub: hub.system.illness()
-)
+    """Return what the example replicates, between these sites and with one spoke less."""
+    _, found, text = EXAMPLE.read_text().partition("\nreplicate:\n")
+    assert found
+    assert text.count(", dbs4") == 1
+    text = text.replace(", dbs4", "")
+    for number, site in enumerate(SITES, start=1):
+        text = re.sub(rf"\bdbs{number}\b", site, text)
+    return f"{found.lstrip()}{text}"
 
 
 @pytest.fixture
-def lent(request: pytest.FixtureRequest) -> Iterator[Hub]:
-    with _HUB.lend(request.node) as hub:
-        yield hub
+def hub(sites: Sites) -> Sites:
+    """The topology with this file; the first test brings it there."""
+    system = sites.by(of_the_example(), sites=SITES)
+    if not re.search(rf"\b{SCHEMA}\b", repr(sites.last[0].spec)):
+        for site in SITES:
+            make_tables(system.servers[site].dsn(), SCHEMA)
+        system.up()
+    return system
 
 
-@pytest.fixture
-def hub(lent: Hub) -> System:
-    return lent.system
-
-
-def assert_identical(hub: System) -> None:
+def assert_identical(hub: Sites) -> None:
     """Assert that everything is applied, all error queues are empty, and all sites have the same rows."""
     hub.wait_caught_up()
     for each in hub.spec.applies:
@@ -174,12 +135,12 @@ def assert_identical(hub: System) -> None:
 # --------------------------------------------------------------------------- the command
 
 
-def command(hub: System, *arguments: str) -> list[str]:
-    return [str(Path(sys.executable).parent / "headrace"), "chaos", str(hub.folder / "hub.yaml"), *arguments]
+def command(hub: Sites, *arguments: str) -> list[str]:
+    return [str(Path(sys.executable).parent / "headrace"), "chaos", str(hub.file), *arguments]
 
 
 @pytest.mark.fault("the faults of a seed")
-def test_command_injects_its_seeds_faults_and_reports_that_all_healed(hub: System):
+def test_command_injects_its_seeds_faults_and_reports_that_all_healed(hub: Sites):
     # its first fault kills a capture process
     arguments = ("--for", "1s", "--seed", "7", "--faults", "crash", "--load", "--json")
     done = subprocess.run(command(hub, *arguments), capture_output=True, text=True, timeout=2 * HEALED_S, check=False)
@@ -215,7 +176,7 @@ def _errors_at_end(started: subprocess.Popen[str]) -> str:
 
 @pytest.mark.fault("SIGINT and SIGKILL of headrace chaos itself, while a process stands still")
 @pytest.mark.parametrize("how", cases({"SIGINT": signal.SIGINT, "SIGKILL": signal.SIGKILL}, core=["SIGKILL"]))
-def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal.Signals):
+def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: Sites, how: signal.Signals):
     """Ctrl-C undoes the faults at once; after a SIGKILL the next run does it first."""
     remembered = hub.deployment.spec.state_dir / "chaos.json"
     started = subprocess.Popen(
@@ -255,13 +216,34 @@ def test_what_chaos_had_stopped_goes_on_when_chaos_ends(hub: System, how: signal
 # --------------------------------------------------------------------------- faults by name
 
 
+@pytest.fixture(scope="module")
+def chaos_of() -> Iterator[Callable[[Sites], Chaos]]:
+    """Return a function that returns chaos on the topology, with proxies in the links and no faults yet.
+
+    It keeps other runs of chaos out until the module ends, or the topology if a test breaks that.
+    """
+    with ExitStack() as stack:
+        made: list[tuple[object, Chaos]] = []
+
+        def of(hub: Sites) -> Chaos:
+            if not made or made[-1][0] is not hub.last:  # `last` belongs to one start of the topology
+                stack.close()
+                chaos = stack.enter_context(chaotic(hub.deployment, Options(seed=0, seconds=1.0), lambda _: None))
+                chaos.begin()
+                assert chaos.report.unlinked == []
+                made.append((hub.last, chaos))
+            return made[-1][1]
+
+        yield of
+
+
 @pytest.fixture
-def chaos(lent: Hub) -> Chaos:
-    return lent.chaos()
+def chaos(hub: Sites, chaos_of: Callable[[Sites], Chaos]) -> Chaos:
+    return chaos_of(hub)
 
 
 @contextlib.contextmanager
-def written_everywhere(hub: System) -> Iterator[list[SiteLoad]]:
+def written_everywhere(hub: Sites) -> Iterator[list[SiteLoad]]:
     """Let clients write at every site before, during and after the block."""
     with ExitStack() as stack:
         loads = []
@@ -293,7 +275,7 @@ def written_everywhere(hub: System) -> Iterator[list[SiteLoad]]:
         for name, (action, _, _) in {**SCENARIOS, **ELSEWHERE}.items()
     ],
 )
-def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chaos):
+def test_nothing_is_lost_or_doubled_when(scenario: str, hub: Sites, chaos: Chaos):
     action, target, seconds = {**SCENARIOS, **ELSEWHERE}[scenario]
     looked_at, violated_before = dict(chaos.invariants.checked), len(chaos.invariants.violated)
     with written_everywhere(hub) as loads:
@@ -312,7 +294,7 @@ def test_nothing_is_lost_or_doubled_when(scenario: str, hub: System, chaos: Chao
 
 @pytest.mark.soak
 @pytest.mark.fault("a site that is parted, a killed capture process and a database that loses power, all at once")
-def test_nothing_is_lost_or_doubled_when_several_things_break_at_once(hub: System, chaos: Chaos):
+def test_nothing_is_lost_or_doubled_when_several_things_break_at_once(hub: Sites, chaos: Chaos):
     violated_before = len(chaos.invariants.violated)
     parted, *_ = faults = [action_of(action).make(chaos.ground, target(hub.spec)) for action, target in AT_ONCE]
     with written_everywhere(hub) as loads:
@@ -335,13 +317,13 @@ def test_nothing_is_lost_or_doubled_when_several_things_break_at_once(hub: Syste
     assert [problem for load in loads for problem in load.problems()] == []
 
 
-def test_every_link_of_the_hub_and_its_spokes_has_tls(hub: System):
+def test_every_link_of_the_hub_and_its_spokes_has_tls(hub: Sites):
     wires = {each["name"]: each["wire"]["tls"] for each in hub.wait_overview()["components"] if "wire" in each}
     assert wires
     assert {name for name, has_tls in wires.items() if not has_tls} == set()
 
 
-def test_the_links_are_direct_again_behind_chaos(hub: System, chaos: Chaos):
-    """The last test of the topology."""
+def test_the_links_are_direct_again_behind_chaos(hub: Sites, chaos: Chaos):
+    """The last test of chaos."""
     chaos.close()
     assert_identical(hub)

@@ -13,7 +13,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from actors.cluster.local import LocalCluster
 from headrace.base.errors import ApplyError, PropagationError
 from headrace.deployment.inspection import check_topology, plan_topology
 from headrace.rules.rule import ANY_TAG
@@ -81,8 +80,9 @@ def _assert_encrypted(system: System) -> None:
     )
 
 
-def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
+def _assert_keys_nowhere(system: System) -> None:
     """Check that the content of the private keys is in no other file and in no process list."""
+    cluster = system.deployment.cluster
     facts = cluster.facts()
     assert facts is not None
     for site in system.spec.sites:
@@ -92,7 +92,7 @@ def _assert_keys_nowhere(system: System, cluster: LocalCluster) -> None:
         assert places_with(line, [system.folder]) == [str(site.tls.key)]
 
 
-def test_changes_of_both_sites_arrive_once_and_none_returns(ray_cluster: LocalCluster, two_way: Sites):
+def test_changes_of_both_sites_arrive_once_and_none_returns(two_way: Sites):
     for number, site in enumerate(("a", "b")):
         two_way.execute(site, f"INSERT INTO sales.stock SELECT n * 2 + {number}, 0 FROM generate_series(1, 200) n")
     two_way.wait_caught_up()
@@ -105,7 +105,7 @@ def test_changes_of_both_sites_arrive_once_and_none_returns(ray_cluster: LocalCl
     wait_until("their drivers were asked after that", lambda: _answered_us(two_way) > since)
     assert _returned(two_way) == 0
     _assert_encrypted(two_way)
-    _assert_keys_nowhere(two_way, ray_cluster)
+    _assert_keys_nowhere(two_way)
 
 
 @pytest.mark.soak  # without Ray: tests/unit/spark_apply/copy/test_catching_up.py

@@ -46,17 +46,16 @@ def commands_in(printed: str) -> list[str]:
     return list(dict.fromkeys(found.strip() for found in _COMMAND.findall(printed)))
 
 
-def typed(command: str, *more: str, code: int = DONE) -> tuple[str, str]:
+def typed(command: str, *, code: int = DONE) -> tuple[str, str]:
     """Run a printed command without a terminal to ask; return standard output and standard error.
 
     Args:
         command: as it is printed.
-        more: options that no printed command can know, such as the Ray cluster of the tests.
         code: expected exit code.
     """
     words = shlex.split(command)[1:]
     asks = words[0] == "copy" or "--purge" in words or words[:2] == ["errors", "delete"]
-    found, out, err = run(*words, *(["--yes"] if asks else []), *more)
+    found, out, err = run(*words, *(["--yes"] if asks else []))
     assert found == code, (command, out, err)
     return out, err
 

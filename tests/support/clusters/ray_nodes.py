@@ -50,8 +50,9 @@ _LEAN = {
 # An ending `ray start --block` waits this long for its actors to be idle, which Headrace's never are; `ray stop` does
 # not wait.
 _AT_ONCE = {"RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}
-# A node that refuses connections is gone after 15 s, as on any cluster; a slow one gets more than Ray's 10 s to answer.
-_PATIENT = {"RAY_health_check_timeout_ms": "60000"}
+# A node that refuses connections five times is gone after 5 s (by default after 15, as Ray asks every 3 s); a slow one
+# gets more than Ray's 10 s to answer.
+_PATIENT = {"RAY_health_check_timeout_ms": "60000", "RAY_health_check_period_ms": "1000"}
 _PROJECT = Path(__file__).resolve().parents[3]
 _FOREIGN = ("RAY_", "SPARK_", "PYSPARK_", "JAVA_OPTS")
 _MOUNTS = """

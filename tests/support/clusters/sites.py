@@ -85,7 +85,7 @@ class Sites(System):
         for name in (name for name in sites if name not in kinds):
             self.servers.setdefault(name, embedded_server(spec, spec.site(name)))
             self.servers[name].start()  # `up` stops the server of a site that has left the file
-        return replace(self, deployment=Deployment(spec, self.deployment.address))
+        return replace(self, deployment=Deployment(spec))
 
     def up(self, **options: Any) -> Overview:
         """Run `headrace up` with this view's file."""
@@ -130,13 +130,12 @@ class Sites(System):
         return self.folder / "sites.yaml"
 
 
-def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
-    """Return the topology, which runs until the stack ends it.
+def opened(stack: ExitStack, folder: Path) -> Sites:
+    """Return the topology, which runs on its own Ray until the stack ends it.
 
     Args:
         stack: ends it.
         folder: of everything.
-        address: of the Ray cluster that it runs on.
     """
     make_certificates(folder / "certs", NAME, ALL)
     servers: dict[str, EmbeddedServer] = {}
@@ -150,7 +149,7 @@ def opened(stack: ExitStack, folder: Path, address: str) -> Sites:
     file.write_text(
         f"{_HEAD}{_SITE.format(name='a', kind='embedded')}{_SITE.format(name='b', kind='embedded')}{IDLE_BETWEEN}"
     )
-    sites = Sites(Deployment(read_topology(file), address), servers, folder).by(IDLE_BETWEEN)
+    sites = Sites(Deployment(read_topology(file)), servers, folder).by(IDLE_BETWEEN)
     for server in servers.values():
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute("CREATE SCHEMA idle; CREATE TABLE idle.rows (id bigint PRIMARY KEY)")

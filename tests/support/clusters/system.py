@@ -29,6 +29,7 @@ from headrace.load.contents import contents
 from headrace.load.pgbench import Pgbench
 from headrace.status.overview import Overview
 from headrace.status.plain import plain_overview
+from tests.support.databases.statements import execute
 from tests.support.session.reporting import note_started
 from topology.spec import TopologySpec
 
@@ -84,14 +85,32 @@ class System:
             yield connection
 
     def execute(self, site: str, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with self.connection(site) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+        return execute(self.servers[site].dsn(), statement, *parameters)
 
     def digest(self, site: str, table: str) -> tuple[int, int]:
         """Return the digest of `contents`."""
+        return self.digests(site, [table])[table]
+
+    def digests(self, site: str, tables: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return the digest of `contents` of each table, in one session."""
         with self.connection(site) as connection:
-            return contents(connection, table)
+            return {table: contents(connection, table) for table in tables}
+
+    def _differing(self, tables: Sequence[str], *, source: str = "") -> list[str]:
+        """Return the tables that differ between both ends of an apply process, with its sites.
+
+        Args:
+            tables: these are compared.
+            source: whose tables these are; empty: of every source.
+        """
+        return [
+            f"{table} at {apply.source} and {apply.site}"
+            for apply in (self.spec.applies if tables else ())
+            if source in {"", apply.source}
+            for there, here in [(self.digests(apply.source, tables), self.digests(apply.site, tables))]
+            for table in tables
+            if there[table] != here[table]
+        ]
 
     @contextlib.contextmanager
     def pgbench(self, site: str, *arguments: str) -> Iterator[None]:
@@ -119,8 +138,7 @@ class System:
         self.wait_caught_up()
         for apply in self.spec.applies:
             assert self.call(f"apply:{apply.name}", "errors") == []
-            for table in tables if source in {"", apply.source} else ():
-                assert self.digest(apply.source, table) == self.digest(apply.site, table), table
+        assert self._differing(tables, source=source) == []
         different = [answer for answer in self.verify() if not answer["equal"]]
         assert not different, different
 
@@ -135,12 +153,7 @@ class System:
         failed = [apply.name for apply in self.spec.applies if self.call(f"apply:{apply.name}", "errors")]
         if failed:
             return f"error transactions of {', '.join(failed)}"
-        differ = [
-            f"{table} at {apply.source} and {apply.site}"
-            for apply in self.spec.applies
-            for table in tables
-            if self.digest(apply.source, table) != self.digest(apply.site, table)
-        ]
+        differ = self._differing(tables)
         return f"differ: {', '.join(differ)}" if differ else ""
 
     def _at_rest(self) -> list[str]:

@@ -44,6 +44,7 @@ class Checked:
         self.file.write_text(FILE)
         for name, dsn in self.dsns.items():
             monkeypatch.setenv(f"TEST_{name.upper()}_DSN", dsn)
+        self._compared: set[bool] = set()  # whether there were findings
 
     def execute(self, site: str, *statements: str) -> None:
         with psycopg.connect(self.dsns[site], autocommit=True) as connection:
@@ -51,8 +52,15 @@ class Checked:
                 connection.execute(statement)
 
     def findings(self) -> tuple[Finding, ...]:
+        """Return the findings of `check`; those of `plan` must be the same.
+
+        Both ask the databases the same, 140 statements each time: a test compares them once without findings, and once
+        with some.
+        """
         found = check_topology(self.file, ask_databases=True).findings
-        assert set(plan_topology(self.file, ask_databases=True).findings) == set(found)
+        if bool(found) not in self._compared:
+            assert set(plan_topology(self.file, ask_databases=True).findings) == set(found)
+            self._compared.add(bool(found))
         return found
 
     def at_up(self, table: str) -> list[Finding]:

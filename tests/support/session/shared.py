@@ -19,9 +19,7 @@ import pytest
 __all__ = ["FAILED", "UNITS", "Shared", "end_all", "end_unit", "group", "sort_by_unit", "unit_of"]
 
 # In starting order: the longest first, so that no worker ends long after the others.
-UNITS = ("one_way", "sites", "hub", "nodes", "drivers", "ray_up")
-# Sequential: together they have seven Spark applications on two cores, and each then takes twice as long.
-_IN_ONE_WORKER = {"hub": "many sites", "nodes": "many sites"}
+UNITS = ("one_way", "sites", "nodes", "drivers", "ray_up")
 _OPEN = pytest.StashKey[list["Shared[Any]"]]()
 FAILED = pytest.StashKey[bool]()
 T = TypeVar("T")
@@ -102,8 +100,7 @@ def unit_of(item: pytest.Item) -> str:
 def group(items: list[pytest.Item]) -> None:
     """Have pytest-xdist keep each unit in one worker."""
     for item in items:
-        unit = unit_of(item)
-        item.add_marker(pytest.mark.xdist_group(_IN_ONE_WORKER.get(unit, unit)))
+        item.add_marker(pytest.mark.xdist_group(unit_of(item)))
 
 
 def sort_by_unit(items: list[pytest.Item]) -> None:

@@ -147,7 +147,7 @@ def crashing(rng: random.Random, place: MemoryPlace) -> Callable[[Engine], None]
     """Return what crashes the destination now and then: it loses what is not on disk."""
 
     def beside(engine: Engine) -> None:
-        if rng.random() < 0.002 and engine.steps < 4000:
+        if rng.random() < 0.002 and engine.may_die:
             place.store.crash()
 
     return beside

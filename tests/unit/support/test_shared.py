@@ -90,7 +90,7 @@ def test_failed_creation_leaves_nothing_and_is_retried(config):
 
 def test_resource_ends_with_the_last_test_of_its_unit(config):
     first, second = Things(), Things()
-    last, of_another = Item(config), Item(config, unit="hub")
+    last, of_another = Item(config), Item(config, unit="sites")
     used(first, last)
     used(second, last)
     end_unit(last, last)

@@ -175,9 +175,9 @@ def test_stopped_component_stays_stopped_until_it_is_started(one_way: System):
         lambda: {c["name"]: c["state"] for c in answer(one_way, "status")["components"]}[capture] == "DISABLED",
     )
     one_way.execute("src", "INSERT INTO notes VALUES (1, 'written meanwhile')")
-    code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 3)
+    code, _, err = headrace(one_way, "wait", "--caught-up", "--timeout", 1)
     assert code == FAILURE, err
-    assert "not caught up within 3 s" in err
+    assert "not caught up within 1 s" in err
     assert one_way.execute("dst", "SELECT * FROM notes") == []
 
     assert headrace(one_way, "start", one_way.spec.captures[0].name)[0] == DONE

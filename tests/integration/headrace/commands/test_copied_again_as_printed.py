@@ -16,7 +16,6 @@ import pytest
 from headrace.base.errors import COPY_ONE_AGAIN, INSTANTIATE_AGAIN, LOST_AT_SOURCE, LogGone
 from headrace.console.remedies import for_topology
 from headrace.databases.embedded.servers import EmbeddedServer
-from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.lcr.scn import FIRST_SCN
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.copy import instantiation as module
@@ -32,15 +31,13 @@ FILL = "INSERT INTO rooms SELECT n, 'there' FROM generate_series(1, 100) n"
 
 @pytest.fixture
 def pairs(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    prepared_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[tuple[str, str], CopyingPair]]:
     """Make the apply processes, by source and destination; each site has the same rows, which no copy made."""
     monkeypatch.setattr(module, "_WAITING_S", 0.1)
     monkeypatch.setattr(module, "_RETRY_S", 0.1)
-    dsns = {site: fresh_database(pg_source) for site in SITES}
-    for site, dsn in dsns.items():
-        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
-            prepared.prepare(TOPOLOGY)
+    dsns = {site: prepared_database(pg_source) for site in SITES}
+    for dsn in dsns.values():
         execute(dsn, ROOMS)
         execute(dsn, FILL)
     with contextlib.ExitStack() as opened:
@@ -54,15 +51,13 @@ def pairs(
 
 
 def test_remedy_for_an_early_lost_slot_works_where_rows_were_kept(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer
+    prepared_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer
 ):
     """Users' writes between the two slots are in no log: kept rows are not kept again."""
-    source, destination = fresh_database(pg_source), fresh_database(pg_source)
+    source, destination = prepared_database(pg_source), prepared_database(pg_source)
     for dsn in (source, destination):
         execute(dsn, ROOMS)
         execute(dsn, FILL)
-    with contextlib.closing(PostgresDestination(destination, site="dst")) as prepared:
-        prepared.prepare(TOPOLOGY)
     pair = CopyingPair("src", source, destination)
     with pair.opened:
         pair.keep_existing = True

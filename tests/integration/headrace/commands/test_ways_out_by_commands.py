@@ -100,7 +100,7 @@ def test_remedy_for_a_lost_slot_works(sites: Sites):
     assert f"`{down}`, empty the replicated tables at the destinations" in printed
     typed(down)
     system.execute("b", "TRUNCATE ways.t")
-    typed(up, "--address", system.deployment.address)
+    typed(up)
     system.execute("a", "INSERT INTO ways.t VALUES (102, 'after')")
     same(system, "ways.t")
     nothing_is_said(system.file)
@@ -124,7 +124,7 @@ def test_remedy_for_a_lost_publication_of_two_writing_sites_works(sites: Sites, 
     assert "empty the replicated tables at b, and not at a" in printed
     typed(down)
     system.execute("b", "TRUNCATE ways.t")
-    typed(up, "--address", system.deployment.address)
+    typed(up)
     for n, site in enumerate(("a", "b")):
         system.execute(site, f"INSERT INTO ways.t VALUES ({400 + n}, 'at {site}')")
     same(system, "ways.t")
@@ -152,7 +152,7 @@ def test_remedy_for_a_destination_restored_from_an_old_backup_works(sites: Sites
     copy = Path(f"{data}.backup")
     subprocess.run(["cp", "-a", str(data), str(copy)], check=True)
     try:
-        assert run("up", file, "--address", system.deployment.address)[0] == DONE
+        assert run("up", file)[0] == DONE
         redo = system.spec.state_dir / "sites" / "a" / "redo"
         first = list_segments(redo)[-1].number + 1
         number = 1000
@@ -170,7 +170,7 @@ def test_remedy_for_a_destination_restored_from_an_old_backup_works(sites: Sites
         copy.rename(data)
     finally:
         subprocess.run(["rm", "-rf", str(copy)], check=True)
-    code, out, err = run("up", file, "--address", system.deployment.address)
+    code, out, err = run("up", file)
     assert code == FAILURE
     printed = " ".join((out + err).split())
     assert "its destination has less than it had acknowledged" in printed
@@ -324,7 +324,7 @@ def test_remedy_for_a_dropped_schema_headrace_works(sites: Sites):
     assert (down, up) == (f"headrace down {file} --purge --keep-servers", f"headrace up {file}")
     typed(down)
     system.execute("b", "TRUNCATE ways.t")
-    typed(up, "--address", system.deployment.address)
+    typed(up)
     system.execute("a", "INSERT INTO ways.t VALUES (102, 'after')")
     same(system, "ways.t")
     nothing_is_said(system.file)
@@ -432,8 +432,8 @@ def test_remedy_for_a_source_that_left_before_all_sites_had_its_rows_works(sites
     system.execute("a", "INSERT INTO ways.t SELECT n, 'before' FROM generate_series(1, 100) n")
     system.execute("c", "ALTER TABLE ways.t ADD CONSTRAINT narrow CHECK (v <> 'before')")
     system = sites.by(ALL_WRITE.format("a, b, c"), sites=names)
-    file, address = shlex.quote(str(system.file)), ("--address", system.deployment.address)
-    run("up", str(system.file), *address)  # ends after it has reported the failed copy
+    file = shlex.quote(str(system.file))
+    run("up", str(system.file))  # ends after it has reported the failed copy
     system.last[:] = [system.deployment]
     wanted = {"apply_from_a_at_b": "DONE", "apply_from_b_at_c": "DONE", "apply_from_a_at_c": "FAILED"}
     wait_until("b has the rows, and c has not", lambda: copies(system) == wanted)
@@ -451,7 +451,7 @@ def test_remedy_for_a_source_that_left_before_all_sites_had_its_rows_works(sites
         f"and `{verify}` names the table, wait until what was written at c has arrived at b, `{down}`, empty the table at"
         f" c, and `{up}`: it is copied from b" in printed
     )
-    typed(f"headrace up {file}", *address)
+    typed(f"headrace up {file}")
     system.last[:] = [system.deployment]
     system.execute("c", "ALTER TABLE ways.t DROP CONSTRAINT narrow; INSERT INTO ways.t VALUES (203, 'at c alone')")
     out, err = typed(verify, code=FINDING)
@@ -459,7 +459,7 @@ def test_remedy_for_a_source_that_left_before_all_sites_had_its_rows_works(sites
     typed(f"headrace wait {file} --caught-up")
     typed(down)
     system.execute("c", "TRUNCATE ways.t")
-    typed(up, *address)
+    typed(up)
     system.execute("b", "INSERT INTO ways.t VALUES (301, 'after at b')")
     system.execute("c", "INSERT INTO ways.t VALUES (302, 'after at c')")
     same(system, "ways.t", sites=("b", "c"))

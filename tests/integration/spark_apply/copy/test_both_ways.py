@@ -63,15 +63,13 @@ class Both:
 
 @pytest.fixture
 def both(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    prepared_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Both]:
     monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
     monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
     monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
-    a, b = fresh_database(pg_source), fresh_database(pg_source)
-    for dsn, site in ((a, "a"), (b, "b")):
-        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
-            prepared.prepare(TOPOLOGY)
+    a, b = prepared_database(pg_source), prepared_database(pg_source)
+    for dsn in (a, b):
         execute(dsn, ROOMS)
     at_a = CopyingPair("b", b, a, site="a", is_returned=True)
     at_b = CopyingPair("a", a, b, site="b", is_returned=True)
@@ -97,7 +95,7 @@ def test_rows_of_the_full_site_are_copied_to_the_empty_one_and_kept(both: Both, 
 
 @pytest.fixture
 def among_three(
-    fresh_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    prepared_database: Callable[[EmbeddedServer], str], pg_source: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[tuple[str, str], CopyingPair]]:
     """Make the apply processes of sites a, b and c that all write: one for each pair, by source and destination."""
     monkeypatch.setattr(instantiation, "_WAITING_S", 0.1)
@@ -105,10 +103,8 @@ def among_three(
     monkeypatch.setattr(instantiation, "_RETRY_S", 0.1)
     monkeypatch.setattr(instantiation, "_FIRST_WAITS_MAX", 1000)
     monkeypatch.setattr(instantiation, "_FIRST_GATHERINGS_MAX", 1000)
-    databases = {site: fresh_database(pg_source) for site in "abc"}
-    for site, dsn in databases.items():
-        with contextlib.closing(PostgresDestination(dsn, site=site)) as prepared:
-            prepared.prepare(TOPOLOGY)
+    databases = {site: prepared_database(pg_source) for site in "abc"}
+    for dsn in databases.values():
         execute(dsn, ROOMS)
     with contextlib.ExitStack() as opened:
         pairs = {}

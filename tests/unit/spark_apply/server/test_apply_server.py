@@ -255,6 +255,40 @@ def test_unreachable_database_is_retried_with_growing_delays() -> None:
     assert (at.errors(), at.values(), at.server.state) == ([], {1: b"v"}, "IDLE")
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_closed_session_is_replaced_after_its_first_failure(is_streamed: bool) -> None:
+    """It cannot become usable again: a second failure would only replace the cause in the server's last error."""
+    at = Serving(1)
+    at.store.processes[TOPOLOGY, APPLY].sessions[0].close()
+    if is_streamed:
+        data = codec.encode(batch_of([Transaction(1, [update(1, b"x")])], 50))
+        at.server.receive(streamed_group(after_scn=50))
+        at.server.receive(GroupGo(group=1, attempt=0, low_watermark=50, below_applied=True))
+        at.server.receive(GroupPart(group=1, attempt=0, part=0, batch=data, is_last=True, through_scn=150))
+    else:
+        at.assign(Transaction(1, [update(1, b"x")]))
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert (at.values(), at.opened) == ({1: b"x"}, 2)
+    assert at.waits == pytest.approx([0.1])
+
+
+def test_session_that_closed_before_an_execution_is_replaced_after_its_first_failure() -> None:
+    at = Serving()
+    at.assign(Transaction(1, [update(9, b"x")]))
+    at.work()
+    (error,) = at.errors()
+    at.store.insert("public", "plain", [(k(9), b"old", b"b")])
+    at.store.processes[TOPOLOGY, APPLY].sessions[0].close()
+    at.server.receive(error_group(error.number, group=2, scn=0))
+    at.server.receive(GroupGo(group=2, attempt=0, low_watermark=0, below_applied=True))
+    (result,) = at.work()
+    assert isinstance(result, GroupResult)
+    assert (result.executed, result.failure, at.values(), at.errors()) == (1, None, {9: b"x"}, [])
+    assert at.opened == 2
+    assert at.waits == pytest.approx([0.1])
+
+
 def test_unavailable_lock_is_awaited_with_the_same_session() -> None:
     at = Serving(1)
     other = at.database.open_session(TOPOLOGY, APPLY, server=9, epoch=at.epoch, tag=b"\0")

@@ -60,7 +60,6 @@ def run(engine: Engine, world: World, renamed: dict[str, Table], *, early: bool)
     left = dict(renamed)
     through = world.batches[-1].through_scn
     while engine.coordinator.watermarks.low < through or engine.coordinator.state == "APPLYING":
-        engine.steps += 1
         assert engine.steps < 20_000, f"no end: {engine.coordinator.status()} {engine.state()}"
         engine.step()
         if engine.reader.unfit is not None and (engine.is_paused or early):
