@@ -37,7 +37,7 @@ def source() -> MemorySource:
 
 def sent(tmp_path: Path, names: Names, writer: object, start: int = FIRST_SCN) -> list[list[tuple[str, str]]]:
     reader = miner(tmp_path, start, ALL, names=names)
-    found = received(mine(reader, writer))  # type: ignore[arg-type]
+    found = received(mine(reader, writer))
     return [[(str(row[0]), str(row[1])) for row in transaction.rows] for transaction in found]
 
 
