@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.databases.ports import CapturedTable
-from headrace.databases.postgres.source import ddl_trimming
+from headrace.databases.postgres.source.ddl import trimming
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.ddl import DdlChange
 from headrace.lcr.tags import Tag
@@ -299,7 +299,7 @@ def test_table_outside_the_rules_is_not_in_the_log(harness: SourceHarness, redo:
 def test_trim_of_the_log_of_ddl_is_no_change_of_anything(
     harness: SourceHarness, redo: SourceRedo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ddl_trimming, "KEPT", "0 s")
+    monkeypatch.setattr(trimming, "KEPT", "0 s")
     for column in ("b", "c"):
         with harness.transaction() as user:
             user.add_column("t", column)

@@ -48,7 +48,7 @@ WHERE e.evtenabled <> 'D' AND e.evtevent IN ('ddl_command_start', 'ddl_command_e
 ORDER BY 1
 """
 
-# Not Headrace's own, which never fail (`source.ddl_objects`).
+# Not Headrace's own, which never fail (`source.ddl.objects`).
 _FIRING = """
 SELECT e.evtname, p.oid::regprocedure::text, pg_catalog.quote_ident(p.proname) || '()', current_user FROM pg_catalog.pg_event_trigger e
 JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace

@@ -26,8 +26,8 @@ from headrace.base.errors import TableLeftRules
 from headrace.databases.embedded.servers import EmbeddedServer
 from headrace.databases.ports import Instantiation
 from headrace.databases.postgres.destination.database import PostgresDestination
-from headrace.databases.postgres.source import ddl_trimming
 from headrace.databases.postgres.source.database import PostgresSource
+from headrace.databases.postgres.source.ddl import trimming
 from headrace.databases.postgres.source.log_stream.pgoutput import PostgresLogDecoder
 from headrace.faults.proxy import Proxy
 from headrace.lcr.batch import Command
@@ -455,8 +455,8 @@ def test_statement_that_was_not_recorded_is_shown_until_up_repairs_it(
 
 def test_old_records_of_ddl_are_removed(make: Callable[..., Source], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_role, "UNCAPTURED_INTERVAL_S", 0.1)  # instead of half a minute
-    monkeypatch.setattr(ddl_trimming, "KEPT", "0 s")
-    monkeypatch.setattr(ddl_trimming, "_BATCH_ROWS", 1)
+    monkeypatch.setattr(trimming, "KEPT", "0 s")
+    monkeypatch.setattr(trimming, "_BATCH_ROWS", 1)
     source = make()
     rules = RuleSet(include=(Rule(owner="public", ddl=True),))
     spec = replace(source.spec, captures=(replace(source.spec.captures[0], rules=rules),))

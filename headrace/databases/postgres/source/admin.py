@@ -30,7 +30,7 @@ from headrace.databases.postgres.administrator import Administrator, Roles, owne
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, captured_tables, select_tables, slot_name
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.event_triggers import SOURCE_TRIALS, own_ddl, trial_findings
-from headrace.databases.postgres.source.ddl_capture import (
+from headrace.databases.postgres.source.ddl.capture import (
     ddl_tables,
     install_step,
     is_published,
@@ -40,9 +40,9 @@ from headrace.databases.postgres.source.ddl_capture import (
     trim_ddl,
     watch_step,
 )
-from headrace.databases.postgres.source.ddl_objects import LOG, SCHEMA
-from headrace.databases.postgres.source.ddl_rights import superuser_findings
-from headrace.databases.postgres.source.ddl_rules import rules_step
+from headrace.databases.postgres.source.ddl.objects import LOG, SCHEMA
+from headrace.databases.postgres.source.ddl.rights import superuser_findings
+from headrace.databases.postgres.source.ddl.rules import rules_step
 from headrace.databases.postgres.source.publication import IS_TRUSTED, publication_found, publication_steps
 from headrace.lcr.table_name import remark
 

@@ -53,7 +53,7 @@ from headrace.databases.postgres.copying.table_copy import use_snapshot
 from headrace.databases.postgres.event_triggers import own_ddl
 from headrace.databases.postgres.poolers import pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
-from headrace.databases.postgres.source.ddl_capture import (
+from headrace.databases.postgres.source.ddl.capture import (
     DdlStep,
     ddl_due,
     ddl_tables,
@@ -67,7 +67,7 @@ from headrace.databases.postgres.source.ddl_capture import (
     unrecorded,
     watch_step,
 )
-from headrace.databases.postgres.source.ddl_rules import rules_step
+from headrace.databases.postgres.source.ddl.rules import rules_step
 from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.log_stream.decoding_memory import memory_findings
 from headrace.databases.postgres.source.log_stream.slot import (

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from headrace.databases.ports import PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.databases.postgres.connection import quote
-from headrace.databases.postgres.source.ddl_capture import DDL_PLAN, takes_ddl
-from headrace.databases.postgres.source.ddl_rules import planned_rules
+from headrace.databases.postgres.source.ddl.capture import DDL_PLAN, takes_ddl
+from headrace.databases.postgres.source.ddl.rules import planned_rules
 from headrace.databases.postgres.source.log_stream.slot import slot_statement
 from headrace.databases.postgres.source.publication import TABLE_LOCK, publication_options
 from headrace.rules.rule import Rule, RuleSet

@@ -32,8 +32,8 @@ from headrace.databases.postgres.event_triggers import (
 )
 from headrace.databases.postgres.role_makers import role_maker_findings
 from headrace.databases.postgres.source.binary_types import BinaryObstacle, binary_obstacles
-from headrace.databases.postgres.source.ddl_capture import ddl_findings, takes_ddl
-from headrace.databases.postgres.source.ddl_rights import superuser_findings
+from headrace.databases.postgres.source.ddl.capture import ddl_findings, takes_ddl
+from headrace.databases.postgres.source.ddl.rights import superuser_findings
 from headrace.databases.postgres.source.identities import identity_findings
 from headrace.databases.postgres.source.left_out import Relation, large_object_findings, left_out_findings, not_captured
 from headrace.databases.postgres.versions import version_findings

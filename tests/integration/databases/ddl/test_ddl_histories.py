@@ -17,7 +17,7 @@ import pytest
 from headrace.base.errors import DataError
 from headrace.databases.postgres.connection import quote
 from headrace.databases.postgres.ddl.planning import plan_changes
-from headrace.databases.postgres.source.ddl_objects import INSTALL
+from headrace.databases.postgres.source.ddl.objects import INSTALL
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.structure import Delta, PartKind, Structure, elements
 from headrace.lcr.table_name import TableName

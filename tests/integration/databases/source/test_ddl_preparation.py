@@ -17,7 +17,7 @@ from headrace.base.errors import DatabaseError, DatabaseUnavailable
 from headrace.databases.ports import MissedDdl
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.ddl_objects import VERSION
+from headrace.databases.postgres.source.ddl.objects import VERSION
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from tests.support.databases.ddl_recording import DDL, PATIENCE_S, TABLE, USER, Recording, columns, wait_until_waiting
@@ -167,7 +167,7 @@ def test_older_objects_are_replaced_and_newer_ones_are_left(
     site = recording.site
     site.run(f"COMMENT ON SCHEMA headrace_ddl IS 'headrace {VERSION + 1}'")
     assert site.prepare(DDL) == ()
-    monkeypatch.setattr("headrace.databases.postgres.source.ddl_capture.VERSION", VERSION + 2)
+    monkeypatch.setattr("headrace.databases.postgres.source.ddl.capture.VERSION", VERSION + 2)
     assert [each.split(";")[0] for each in site.prepare(DDL)] == ["CREATE SCHEMA headrace_ddl"]
     assert recording.one("ALTER TABLE t ADD COLUMN c int")
 

@@ -22,7 +22,7 @@ from headrace.databases.ports import CapturedTable
 from headrace.databases.postgres.catalog.source_tables import select_tables
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
 from headrace.databases.postgres.source.database import PostgresSource
-from headrace.databases.postgres.source.ddl_rules import rules_step
+from headrace.databases.postgres.source.ddl.rules import rules_step
 from headrace.lcr.batch import Command
 from headrace.lcr.ddl import Creation, ddl_of
 from headrace.lcr.ddl_record import DdlRecord

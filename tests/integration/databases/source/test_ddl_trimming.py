@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from headrace.databases.postgres.source import ddl_trimming
+from headrace.databases.postgres.source.ddl import trimming
 from tests.support.databases.ddl_recording import DDL, Recording, columns, names
 from tests.support.databases.postgres_site import Site, slot_of
 
@@ -27,7 +27,7 @@ def kept(site: Site) -> int:
 
 
 def test_last_record_of_each_table_is_kept(recording: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ddl_trimming, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(trimming, "_BATCH_ROWS", 2)
     recording.run("CREATE TABLE u (id int)", "ALTER TABLE u ADD COLUMN a int", "CREATE TABLE gone (id int)")
     recording.run("ALTER TABLE gone ADD COLUMN a int", "DROP TABLE gone")
     recording.run("ALTER TABLE t ADD COLUMN c int", "CREATE INDEX i ON t (c)", "CREATE INDEX j ON t (b)")

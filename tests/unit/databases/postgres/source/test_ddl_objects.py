@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from headrace.databases.postgres.source.ddl_objects import EVENT_TRIGGERS, INSTALL, ROUTINES, VERSION
+from headrace.databases.postgres.source.ddl.objects import EVENT_TRIGGERS, INSTALL, ROUTINES, VERSION
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 

@@ -1,6 +1,6 @@
 """Capture of DDL at a source: what `check`, `up` and `down --purge` do about the schema headrace_ddl.
 
-Its objects are in `headrace.databases.postgres.source.ddl_objects`. They exist while the publication of some topology
+Its objects are in `headrace.databases.postgres.source.ddl.objects`. They exist while the publication of some topology
 names the log of DDL: the last one that stops naming it drops them.
 
 Worked flow (a rule with `ddl: true` is new)
@@ -26,8 +26,8 @@ from headrace.base.errors import DatabaseError
 from headrace.databases.ports import Finding, MissedDdl, PlannedStatement
 from headrace.databases.postgres.catalog.source_tables import CatalogTable, Leaf, unlogged_tables
 from headrace.databases.postgres.connection import qualified, quote
-from headrace.databases.postgres.source.compared_ddl import Compared, compared_by
-from headrace.databases.postgres.source.ddl_objects import (
+from headrace.databases.postgres.source.ddl.compared import Compared, compared_by
+from headrace.databases.postgres.source.ddl.objects import (
     EVENT_TRIGGERS,
     INSTALL,
     LOG,
@@ -36,7 +36,7 @@ from headrace.databases.postgres.source.ddl_objects import (
     SCHEMA,
     VERSION,
 )
-from headrace.databases.postgres.source.ddl_trimming import trim_log
+from headrace.databases.postgres.source.ddl.trimming import trim_log
 from headrace.lcr.ddl import DDL_LOG
 from headrace.lcr.table_name import literal, remark
 from headrace.rules.rule import Rule, RuleSet

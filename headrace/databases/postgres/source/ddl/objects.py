@@ -7,7 +7,7 @@ Job
 
 Main path
     user's DDL -> headrace_ddl_rewrite (note_rewrite) while a table is rewritten -> headrace_ddl_drop, headrace_ddl_end
-    (note) when the statement is done -> structure_of -> of a new table: publish (`ddl_publishing`) -> a row of
+    (note) when the statement is done -> structure_of -> of a new table: publish (`publishing`) -> a row of
     headrace_ddl.log.
 
 What users may rely on
@@ -32,7 +32,7 @@ Before a statement
     rows have in columns that the last record lacks, or has with another type.
 
 Which records stay
-    The last one of each table, and those that no later one sees (`headrace.databases.postgres.source.ddl_trimming`).
+    The last one of each table, and those that no later one sees (`headrace.databases.postgres.source.ddl.trimming`).
 
 What `up` has compared
     `compared` has one row for each publication that names the log: the entry of the log in it, and a snapshot. Statements
@@ -44,8 +44,8 @@ What `up` has compared
 from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
-from headrace.databases.postgres.source.ddl_publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
-from headrace.databases.postgres.source.ddl_watching import WATCH
+from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
+from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
 
 __all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]

@@ -2,7 +2,7 @@
 
 Job
     Where a rule with `ddl: true` takes a new table, `publish` adds it to the topology's publication before its first row
-    can exist, so every row is in the log. `note` (`ddl_objects`) calls it, and writes what it returns into the table's
+    can exist, so every row is in the log. `note` (`objects`) calls it, and writes what it returns into the table's
     creation record: the identities under which the topologies know the table (`captured_tables`), or why it is not
     published, in which case it is a table that was created after `up`.
 

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 
 from headrace.databases.ports import PlannedStatement
-from headrace.databases.postgres.source.ddl_capture import DdlStep
-from headrace.databases.postgres.source.ddl_objects import SCHEMA
+from headrace.databases.postgres.source.ddl.capture import DdlStep
+from headrace.databases.postgres.source.ddl.objects import SCHEMA
 from headrace.lcr.table_name import literal
 from headrace.rules.rule import Rule, RuleSet
 

@@ -1,6 +1,6 @@
 """What the last `up` compared for a publication that names the log of DDL, and what is missing from it since.
 
-`headrace.databases.postgres.source.ddl_objects` describes the table `compared`.
+`headrace.databases.postgres.source.ddl.objects` describes the table `compared`.
 """
 
 from __future__ import annotations
