@@ -298,6 +298,19 @@ def test_new_table_that_is_renamed_at_once_is_left_out_and_copied(way: Way) -> N
     assert way.records()["made"].row_count == 3
 
 
+def test_table_that_becomes_a_partition_keeps_its_rows_coming(way: Way) -> None:
+    execute(way.source_dsn, "CREATE TABLE parent (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    execute(way.source_dsn, "CREATE TABLE child (LIKE parent INCLUDING ALL); INSERT INTO child VALUES (1, 'a')")
+    execute(way.source_dsn, "ALTER TABLE parent ATTACH PARTITION child FOR VALUES FROM (0) TO (10)")
+    execute(way.source_dsn, "INSERT INTO parent VALUES (2, 'b'); UPDATE child SET v = 'c' WHERE id = 1")
+    execute(way.source_dsn, "ALTER TABLE parent DETACH PARTITION child; INSERT INTO child VALUES (3, 'd')")
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the rows", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    assert digest(way.destination_dsn, "child") == digest(way.source_dsn, "child")
+    assert tables(way.destination_dsn) == ["child", "first", "log"]
+    way.assert_nothing_was_copied()
+
+
 # --------------------------------------------------------------------------- processes that die
 
 
@@ -546,6 +559,38 @@ def test_table_copied_while_its_creation_is_in_the_error_queue(way: Way) -> None
     way.assert_same()
 
 
+def make_again(way: Way) -> None:
+    execute(way.source_dsn, "DROP TABLE made")
+    execute(way.source_dsn, "CREATE TABLE made (id integer PRIMARY KEY, z integer); INSERT INTO made VALUES (7, 7)")
+
+
+def test_table_made_again_behind_a_creation_in_the_error_queue(way: Way) -> None:
+    put_into_the_error_queue(way)
+    make_again(way)
+    way.paused_on("error queue")
+    assert [each.done for each in way.driver.control.delete_errors(pb.ErrorsRequest(all=True))] == [True]
+    execute(way.destination_dsn, "UPDATE first SET v = 'theirs' WHERE id = 5000")
+    way.assert_same()
+    way.assert_nothing_was_copied()
+    assert way.outcomes() == ["SKIPPED", "PASSED OVER", "APPLIED"]
+
+
+def test_table_made_again_is_held_behind_its_creation_after_a_restart(way: Way) -> None:
+    """The source no longer names the first table: its rows are left out, its DROP and what follows wait in the queue."""
+    put_into_the_error_queue(way)
+    make_again(way)
+    way.kill_driver()
+    end = Scn(end_of_log(way.source_dsn))
+    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
+    deleted = way.driver.control.delete_errors(pb.ErrorsRequest(all=True))
+    assert [each.done for each in deleted] == [True] * 3
+    execute(way.destination_dsn, "UPDATE first SET v = 'theirs' WHERE id = 5000")
+    execute(way.destination_dsn, "CREATE TABLE made (id integer PRIMARY KEY, z integer)")
+    way.kill_driver()
+    way.assert_same()
+    assert way.records()["made"].row_count == 1
+
+
 NOTHING = Instantiation(source="", identity="", owner="", name="", scn=Scn(0), state="")
 
 
@@ -569,7 +614,9 @@ def test_dropped_table_goes_and_a_view_refuses_it(way: Way) -> None:
 def test_tables_that_depend_on_each_other_are_dropped_together(way: Way) -> None:
     execute(way.source_dsn, "CREATE TABLE a (id serial PRIMARY KEY); CREATE TABLE b (LIKE a INCLUDING ALL, r a)")
     execute(way.source_dsn, "INSERT INTO a DEFAULT VALUES; INSERT INTO b DEFAULT VALUES")
-    execute(way.source_dsn, "DROP TABLE a, b")
+    execute(way.source_dsn, "CREATE TABLE c (id integer PRIMARY KEY); CREATE TABLE d (id integer PRIMARY KEY)")
+    execute(way.source_dsn, "ALTER TABLE c ADD COLUMN r d; INSERT INTO c VALUES (1, row(1))")
+    execute(way.source_dsn, "DROP TABLE a, b; DROP TABLE c, d")
     way.assert_same()
     assert set(way.records()) == COPIED
     assert set(way.outcomes()) == {"APPLIED"}

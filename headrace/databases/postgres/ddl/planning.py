@@ -59,6 +59,11 @@ class Planned:
         """Whether a statement changes a column's type: it must not write the rows anew."""
         return any("type" in attributes for _, attributes in self._work.altered)
 
+    @property
+    def brings_types(self) -> bool:
+        """Whether columns are added or get other types."""
+        return bool(self._work.added) or self.changes_types
+
     def last_statements(self, here: Structure | None) -> tuple[str, ...]:
         """Return the statements that follow the first ones.
 

@@ -79,3 +79,19 @@ def test_type_that_runs_functions_of_others_is_refused(created: CreatedPair, mal
     assert not created.exists("jobs")
     created.admin.execute(error.hint[error.hint.index("ALTER FUNCTION") :].partition(";")[0].encode())
     assert created.apply(change)[0].kind is DdlOutcomeKind.APPLIED
+
+
+def test_added_column_that_runs_functions_of_others_is_refused(
+    created: CreatedPair, mallory: psycopg.Connection[Any]
+) -> None:
+    """Unless the table's rows ran them before: then an operator has decided."""
+    created.user.execute("CREATE DOMAIN mal.d AS text")
+    mallory.execute("CREATE DOMAIN mal.d AS text CHECK (mal.f(VALUE)); GRANT USAGE ON SCHEMA mal TO PUBLIC")
+    created.apply(created.created("jobs", JOBS))
+    change = created.altered("jobs", "ALTER TABLE hr.jobs ADD COLUMN more mal.d")
+    with pytest.raises(DataError) as caught:
+        created.apply(change)
+    assert DDL_REFUSED in caught.value.context
+    assert f"mal.f(text) of {MALLORY}" in caught.value.message
+    created.admin.execute("ALTER TABLE hr.jobs ADD CHECK (mal.f(title))")
+    assert created.apply(change)[0].kind is DdlOutcomeKind.APPLIED

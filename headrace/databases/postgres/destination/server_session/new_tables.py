@@ -13,7 +13,7 @@ here whether these are trusted, as an operator does who reads `check` before a t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -147,14 +147,14 @@ class NewTables:
         found = self._kind(table)
         if found is None:
             statements = self._make(plan, table)
-            self._require_trusted(table, plan.structure.role)
+            self.require_trusted(table, plan.structure.role)
             outcome = DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=statements, reason=_joined(remark, plan))
         elif self._is_recorded(plan, table, found, made, place):
             # Its copy has begun: whatever that needs follows from the record.
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason="it is recorded already")
         else:
             self._require_empty(table)
-            self._require_trusted(table, plan.structure.role)
+            self.require_trusted(table, plan.structure.role)
             outcome = DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=_joined("", plan))
         with self._transaction.own_statements("recording a new table"):
             connection = self._transaction.connection
@@ -242,26 +242,6 @@ class NewTables:
                 message, hint=f"drop it, or ALTER TABLE {qualified(*table)} OWNER TO {quote(role)}", table=str(table)
             )
         return False
-
-    def _require_trusted(self, table: TableName, role: str) -> None:
-        """Check that rows of a new table run nothing of roles that cannot act as the applying role anyway.
-
-        Args:
-            table: the table.
-            role: the one that may own it; it could attach functions of its own later.
-
-        Raises:
-            DataError: they do.
-        """
-        with self._transaction.own_statements("asking whose functions a table's rows run"):
-            found = functions_of_others(self._transaction.connection, table, role)
-        if found:
-            said = ", ".join(f"{function} of {author}" for function, author in found.items())
-            message = (
-                f"its rows would run functions of other roles here, with the rights of the role that applies: {said}"
-            )
-            fixes = " ".join(f"ALTER FUNCTION {function} OWNER TO {quote(role)};" for function in found)
-            raise DataError(message, hint=f"read them, and: {fixes}", table=str(table))
 
     def _require_empty(self, table: TableName) -> None:
         """Lock a table against writers until the transaction ends, and check that it has no rows.
@@ -367,6 +347,38 @@ class NewTables:
         with self._transaction.own_statements("asking where a table was made"):
             connection = self._transaction.connection
             return creation_place(connection, self._identity, TableName.of(record.before), record.relation, place)
+
+    # ------------------------------------------------------------------ trust
+
+    def functions_of_others(self, table: TableName, role: str) -> dict[str, str]:
+        """Return functions that a table's rows run as the applying role, and that others own: the owner of each.
+
+        Args:
+            table: the table.
+            role: the one that owns it, or may own it; it could attach functions of its own later.
+        """
+        with self._transaction.own_statements("asking whose functions a table's rows run"):
+            return functions_of_others(self._transaction.connection, table, role)
+
+    def require_trusted(self, table: TableName, role: str, known: Collection[str] = ()) -> None:
+        """Check that rows of a table run nothing of roles that cannot act as the applying role anyway.
+
+        Args:
+            table: the table.
+            role: as in `functions_of_others`.
+            known: functions that its rows ran before: an operator could read of them in `check`.
+
+        Raises:
+            DataError: they do.
+        """
+        found = {each: author for each, author in self.functions_of_others(table, role).items() if each not in known}
+        if found:
+            said = ", ".join(f"{function} of {author}" for function, author in found.items())
+            message = (
+                f"its rows would run functions of other roles here, with the rights of the role that applies: {said}"
+            )
+            fixes = " ".join(f"ALTER FUNCTION {function} OWNER TO {quote(role)};" for function in found)
+            raise DataError(message, hint=f"read them, and: {fixes}", table=str(table))
 
     # ------------------------------------------------------------------ steps
 

@@ -141,7 +141,7 @@ class TableChanges:
         # Also when it fails: descriptions from before it are no use, nor are those from after it when it is undone.
         self._tables.changed()
         with self._refusing(change, place):
-            run = self._as_owner(here, lambda: self._run_all(plan, change.base_table))
+            run = self._run_trusted(plan, here)
         if run is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)
         there = [f"{each} was there already" for each in plan.passed_over]
@@ -150,6 +150,16 @@ class TableChanges:
         )
 
     # ------------------------------------------------------------------ steps
+
+    def _run_trusted(self, plan: Planned, here: Structure) -> list[str] | None:
+        """Run a plan as `_run_all` does; a column of a new type may run functions of other roles with each row."""
+        table, new_tables = TableName.of(here), self._new_tables
+        if not plan.brings_types:
+            return self._as_owner(here, lambda: self._run_all(plan, table))
+        known = new_tables.functions_of_others(table, here.role)
+        run = self._as_owner(here, lambda: self._run_all(plan, table))
+        new_tables.require_trusted(table, here.role, known)
+        return run
 
     def _structure(self, table: TableName) -> Structure | None:
         with self._transaction.own_statements(f"reading the structure of {table}"):

@@ -63,6 +63,7 @@ _NO_WAIT = "1ms"  # the least that the server takes
 # For our own locks on the log: shorter than `_WAIT`, so that statements queued behind us are still recorded.
 _OWN_WAIT = "150ms"
 _REMOVAL_WAIT = "5s"  # for users' statements to end
+_LEVELS_MAX = 100  # tables whose types are nested in one another; an end for names that were exchanged
 _QUERY_MAX = 65536  # characters of a client's statement; more is a script, of which the beginning is enough
 
 # The definitions and the values of a record, as the destination prints its own.
@@ -210,7 +211,7 @@ BEGIN
         IF NOT is_readable AND tg_tag = 'DROP INDEX' THEN
             RAISE feature_not_supported USING MESSAGE = 'nothing is read under SERIALIZABLE';
         END IF;
-        WITH dropped AS MATERIALIZED (
+        WITH RECURSIVE dropped AS MATERIALIZED (
             SELECT d.object_type AS kind, d.objid, d.address_names AS names,
                    d.address_names[array_upper(d.address_names, 1)] AS name
             FROM pg_event_trigger_dropped_objects() d
@@ -229,12 +230,33 @@ BEGIN
                     SELECT f.relation FROM found f ORDER BY f.is_exact DESC, f.number DESC LIMIT 1)
                 END AS relation
             FROM dropped d
+        ), numbers AS MATERIALIZED (  -- of dropped tables by the names of their types; joins could be planned badly
+            SELECT jsonb_object_agg(format('%I.%I', p.names[1], p.names[2]), p.relation::int8) AS of
+            FROM placed p WHERE p.kind = 'table'
+        ), needs AS MATERIALIZED (
+            -- tables with columns of these types, by their last records: their catalog rows are gone, and the server's list
+            -- says what was dropped, not why
+            SELECT l.relation, (n.of ->> rtrim(type #>> '{{}}', '[]'))::int8::oid AS needed
+            FROM numbers n
+            CROSS JOIN (SELECT DISTINCT p.relation FROM placed p WHERE p.relation IS NOT NULL) p
+            CROSS JOIN LATERAL (SELECT l.relation, l.content FROM headrace_ddl.log l
+                                WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
+            CROSS JOIN LATERAL jsonb_path_query(l.content::jsonb, '$.after.columns[*].type') AS type
+            WHERE is_readable AND (SELECT count(DISTINCT p.relation) FROM placed p) > 1 AND n.of ? rtrim(type #>> '{{}}', '[]')
+        ), levels AS (
+            SELECT n.needed, 1 AS level FROM needs n
+            UNION SELECT n.needed, l.level + 1 FROM levels l JOIN needs n ON n.relation = l.needed
+            WHERE l.level < {_LEVELS_MAX}
+        ), level AS MATERIALIZED (
+            SELECT jsonb_object_agg(l.needed, l.level) AS of
+            FROM (SELECT l.needed, max(l.level) AS level FROM levels l GROUP BY l.needed) l
         )
-        -- newer tables first: they may depend on older ones
+        -- what depends on a table goes before it; unknown: newer tables first
         SELECT jsonb_agg(jsonb_build_object('relation', p.relation::int8, 'is_new', false, 'gone', p.gone, 'named', p.named)
-                         ORDER BY p.relation DESC) INTO touched
+                         ORDER BY p.level, p.relation DESC) INTO touched
         FROM (SELECT p.relation, jsonb_agg(jsonb_build_object('kind', p.kind, 'name', p.name) ORDER BY p.kind, p.name) AS gone,
-                     (array_agg(to_jsonb(p.names)) FILTER (WHERE p.kind = 'table'))[1] AS named
+                     (array_agg(to_jsonb(p.names)) FILTER (WHERE p.kind = 'table'))[1] AS named,
+                     coalesce(((SELECT l.of FROM level l) ->> p.relation::text)::integer, 0) AS level
               FROM placed p WHERE p.relation IS NOT NULL GROUP BY p.relation) p;
     ELSE
         IF NOT EXISTS (SELECT FROM pg_event_trigger_ddl_commands() c

@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl.objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "4acdc49d1d4d894d"
+DIGEST = "df17fc35d413500c"
 
 
 def test_changed_sql_has_another_version() -> None:
