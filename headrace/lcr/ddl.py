@@ -145,6 +145,15 @@ class DdlChange:
         except (ValueError, LookupError, TypeError, RecursionError):
             return False
 
+    @property
+    def name_after(self) -> TableName | None:
+        """Name of the table after the statement; None: it is dropped, or the record does not say."""
+        try:
+            after = json.loads(self.content)["after"]
+            return TableName(_text(after["owner"]), _text(after["name"]))
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedDdl:

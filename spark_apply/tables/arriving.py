@@ -149,6 +149,7 @@ class ArrivingTables:
         self._emptied: dict[str | tuple[str, str], Scn] = {}
         self.unsettled = Unsettled()
         """DDL LCRs that make or drop tables, until it is known what became of them."""
+        self._called: dict[int, TableName] = {}  # by number: names that DDL LCRs gave to tables of the list
         self.has_revoked = False
         """Whether a table was settled whose rows must not pass, so that rows selected before must be looked at again."""
 
@@ -363,6 +364,8 @@ class ArrivingTables:
                 hint=_UNSETTLED_HINT,
                 table=version.qualified_name,
             )
+        if made is not None:
+            self._check_former(made.name)
         table = self._by_number.get(number) if made is None else made.table
         holder = self.unsettled.names.get(name)
         known = self._by_name.get(name) if holder is None else None
@@ -377,6 +380,28 @@ class ArrivingTables:
                 " destination: their changes would be mixed up",
                 hint=restart_hint(self._apply),
                 table=version.qualified_name,
+            )
+
+    def _check_former(self, name: TableName) -> None:
+        """Check that no replicated table that the source has renamed still holds the name of a new one.
+
+        The list has it under its former name. With that name gone to the new table, its later changes would be a
+        stranger's.
+
+        Raises:
+            UnfitTableError: one holds it. The next driver's list has it under its name of then.
+        """
+        former = self._by_name.get(name)
+        if former is None or self._is_awaited(former):
+            return
+        called = {self._called[number] for number in former.object_numbers if number in self._called} - {name}
+        if called:
+            other = min(called)
+            raise UnfitTableError(
+                f"the source has a new table {name}, and calls the former one {other} now: apply would take the changes"
+                " of the one for the other's",
+                hint=f"rename the former one at the destination, too, to {other}; {restart_hint(self._apply)}",
+                table=str(name),
             )
 
     # ------------------------------------------------------------------ tables that DDL makes and drops
@@ -424,6 +449,8 @@ class ArrivingTables:
         known = self._by_number.get(number)
         if known is None and number not in self.unsettled.made and not self.passes_uncopied(change, change.base_table):
             return  # an unknown table's
+        if known is not None and (called := change.name_after) is not None:
+            self._called[number] = called
         if creation is not None:
             identity = creation.identities.get(self._topology)
             if identity is None:

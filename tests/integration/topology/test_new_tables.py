@@ -31,7 +31,7 @@ from protos import apply_pb2 as pb
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
-from tests.support.session.matrices import values
+from tests.support.session.matrices import cases, values
 from tests.support.session.seeds import scaled, seeds
 from tests.support.ways.one_way import ONE_WAY, WAIT_S, OneWay, create_tables, load
 
@@ -296,6 +296,27 @@ def test_new_table_that_is_renamed_at_once_is_left_out_and_copied(way: Way) -> N
     way.kill_driver()
     way.assert_same()
     assert way.records()["made"].row_count == 3
+
+
+@pytest.mark.parametrize("is_at_once", cases({"later": False, "at once": True}, core=["later"]))
+def test_new_table_of_a_renamed_tables_name_waits_for_a_restart(way: Way, is_at_once: bool) -> None:
+    """Else the later changes of the renamed table would be lost without a sign."""
+    execute(way.source_dsn, "INSERT INTO first SELECT g FROM generate_series(90001, 90005) g")
+    wait_for("them", lambda: digest(way.destination_dsn, "first") == digest(way.source_dsn, "first"), WAIT_S)
+    rename = "ALTER TABLE first RENAME TO old; ALTER INDEX first_pkey RENAME TO old_pkey"
+    create = "CREATE TABLE first (id integer PRIMARY KEY, w text); INSERT INTO first VALUES (1, 'new')"
+    execute(way.destination_dsn, rename)
+    with psycopg.connect(way.source_dsn, autocommit=not is_at_once) as user:
+        for statement in (*rename.split(";"), "INSERT INTO old VALUES (90006)", *create.split(";")):
+            user.execute(statement)
+    execute(way.source_dsn, "UPDATE old SET id = 90007 WHERE id = 90002; INSERT INTO old VALUES (90008)")
+    way.paused_on("calls the former one public.old now")
+    way.kill_driver()
+    execute(way.source_dsn, "DELETE FROM old WHERE id = 90001")
+    way.assert_same()
+    assert {"first", "old", "log"} == set(way.records())
+    execute(way.source_dsn, "INSERT INTO old VALUES (90009); INSERT INTO first VALUES (2, 'newer')")
+    way.assert_same()
 
 
 def test_table_that_becomes_a_partition_keeps_its_rows_coming(way: Way) -> None:

@@ -64,6 +64,10 @@ def ddl(change: DdlChange, order: int, *, previous: int = 0, first: int = 0, las
     )
 
 
+def renaming(name: str, later: str, number: int) -> DdlChange:
+    return ddl_change(shape(name), shape(later), relation=number)
+
+
 def rows(
     name: str, number: int, *orders: int, previous: int = 0, first: int = 0, last: bool = True, tag: Tag | None = None
 ) -> LcrBatch:
@@ -319,6 +323,32 @@ def test_dropped_table_leaves_when_its_drop_is_applied() -> None:
     reading.drop("t", T, 15)
     assert reading.reader.retry_unfit()
     assert reading.there.removed == [identity(T)]
+
+
+@pytest.mark.parametrize("is_at_once", [False, True])
+def test_new_table_of_a_renamed_tables_name_waits_for_a_restart(is_at_once: bool) -> None:
+    """The old table is replicated on: with its name gone to the new one, its later changes would be a stranger's."""
+    reading = Applying()
+    rename, create = renaming("t", "t_old", T), creation("t", NEW)
+    at_once = (ddl(rename, 15, last=False), ddl(create, 15, first=1))
+    found = reading.read(*(at_once if is_at_once else (ddl(rename, 15), ddl(create, 20, previous=16))))
+    assert made(found) == [(15, True, 1)]
+    reading.there.outcomes[place(15)] = NOT_APPLIED
+    reading.reader.retry_unfit()
+    assert made(reading.take()) == []
+    assert reading.reader.unfit is not None
+    assert "public.t_old" in reading.reader.unfit.message
+    assert "headrace stop FILE apply:to_b" in reading.reader.unfit.hint
+    assert (reading.there.added, reading.there.removed) == ([], [])
+
+
+def test_new_table_has_the_name_of_one_that_was_renamed_before_the_driver_started() -> None:
+    reading = Applying(awaited=[listed("new", NEW, as_of=100)])
+    found = reading.read(ddl(renaming("new", "t", T), 15), ddl(creation("new", NEW), 20, previous=16))
+    assert made(found) == [(15, True, 1)]
+    reading.there.outcomes[place(15)] = NOT_APPLIED
+    assert reading.reader.retry_unfit()
+    assert made(reading.take()) == [(20, True, 1)]
 
 
 def test_table_whose_drop_is_not_applied_stays() -> None:

@@ -226,7 +226,12 @@ class NewTables:
         here = self._structure(table)
         if records:
             said = ", ".join(dict.fromkeys(map(str, records)))
-            raise _taken(table, f"the destination's table of that name is recorded for another one: {said}")
+            message = f"the destination's table of that name is recorded for another one: {said}"
+            hint = (
+                "if the source has renamed that one, rename it here, too, and do not drop it: its rows come from the"
+                " log. Drop it only if the source has it no more"
+            )
+            raise DataError(message, hint=hint, table=str(table))
         others = self._others(table)
         if others:
             raise _taken(table, f"the destination's table of that name has rows of {others}")
