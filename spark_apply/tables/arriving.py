@@ -149,7 +149,7 @@ class ArrivingTables:
         self._emptied: dict[str | tuple[str, str], Scn] = {}
         self.unsettled = Unsettled()
         """DDL LCRs that make or drop tables, until it is known what became of them."""
-        self._called: dict[int, TableName] = {}  # by number: names that DDL LCRs gave to tables of the list
+        self._called: dict[int, TableName] = {}  # by number: names that tables of the list have got since
         self.has_revoked = False
         """Whether a table was settled whose rows must not pass, so that rows selected before must be looked at again."""
 
@@ -367,6 +367,8 @@ class ArrivingTables:
         if made is not None:
             self._check_former(made.name)
         table = self._by_number.get(number) if made is None else made.table
+        if made is None and table is not None and name != table.destination:
+            self._called[number] = name
         holder = self.unsettled.names.get(name)
         known = self._by_name.get(name) if holder is None else None
         # While a table of the list is not made, its name may be the former holder's.

@@ -342,6 +342,14 @@ def test_new_table_of_a_renamed_tables_name_waits_for_a_restart(is_at_once: bool
     assert (reading.there.added, reading.there.removed) == ([], [])
 
 
+def test_rows_show_that_a_table_was_renamed_without_a_record() -> None:
+    reading = Applying()
+    reading.make("t_old", T, 0)  # the destination's table has been renamed
+    assert made(reading.read(rows("t_old", T, 15))) == [(15, False, 1)]
+    assert made(reading.read(ddl(creation("t", NEW), 20, previous=16))) == []
+    assert reading.reader.unfit is not None
+
+
 def test_new_table_has_the_name_of_one_that_was_renamed_before_the_driver_started() -> None:
     reading = Applying(awaited=[listed("new", NEW, as_of=100)])
     found = reading.read(ddl(renaming("new", "t", T), 15), ddl(creation("new", NEW), 20, previous=16))
