@@ -178,19 +178,21 @@ def test_ddl_in_a_transaction_that_breaks_off_comes_once(harness: SourceHarness,
     assert redo.is_open
     miner = redo.miner()
     batches = list(redo.mine(miner, rows_max=1000))
-    redo.interrupt()
-    batches += redo.mine(miner, rows_max=1000)  # what was written and not durable yet
     sent_before = len(batches)
+    redo.interrupt()
     redo.catch_up()
     batches += redo.mine(miner, rows_max=1000)
-    again = next(batch for batch in batches[sent_before:] if batch.row_count)
-    assert not again.continues
+    # Before the transaction begins again, there may be rows that were written and not durable yet.
+    begins = [number for number, batch in enumerate(batches) if batch.row_count and not batch.continues]
+    again = begins[-1]
+    assert len(begins) <= 2
+    assert again >= sent_before
     ((*before, ddl, last),) = [each[: MANY + 2] for each in transactions_of(batches)]
     assert before == [f"before {number}" for number in range(MANY)]
     assert (ddl, last) == ("public.t(id, a, b)", "after 0")
     # The first time, the capture process may still wait for the dictionary behind the break.
     assert places(batches) in ([MANY], [MANY, MANY])
-    assert len(places(batches[sent_before:])) == 1
+    assert len(places(batches[again:])) == 1
 
 
 # --------------------------------------------------------------------------- new and dropped tables
