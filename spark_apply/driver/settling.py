@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from headrace.lcr.table_name import TableName
 from spark_apply.copy.records.tables import TableProgress
 from spark_apply.tables.unsettled import DdlFates, TableChanges
 
@@ -52,13 +53,4 @@ class DdlSettling:
                 self._moved(TableProgress(owner=table.destination.owner, name=table.destination.name, state="GONE"))
         for table, record in changes.added:
             self._config.replicated.add(table)
-            self._moved(
-                TableProgress(
-                    owner=record.owner,
-                    name=record.name,
-                    state=record.state,
-                    rows=record.row_count,
-                    scn=record.scn,
-                    problem=record.problem,
-                )
-            )
+            self._moved(TableProgress.of(TableName(record.owner, record.name), record))

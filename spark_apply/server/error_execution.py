@@ -28,7 +28,7 @@ from spark_apply.conversation.groups import Failure, GroupAssignment, GroupResul
 from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.lcrs import LcrFailure
 from spark_apply.handlers.loaded import ExecutionHandlers
-from spark_apply.server.group_work import Work, WorkContext, is_left_out, refused_at_commit
+from spark_apply.server.group_work import Work, WorkContext, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution
@@ -76,7 +76,6 @@ class ExecuteWork(Work):
         self._ranges = [(0, len(self._numbers))]  # remaining ones, the next range last
         self._alone = 0  # number executed one by one
         self._has_ddl = False  # the open destination transaction has a DDL LCR
-        self._skipped: set[int] = set()  # numbers of new tables that the destination did not make in it
         self._is_new = True  # nothing was tried on this session
         if assignment.role or assignment.handler:
             self._try_alone()
@@ -282,7 +281,7 @@ class ExecuteWork(Work):
             return Failure(position=batch.first_position, conflict_type="", sqlstate="", message=message)
         self._has_ddl = True
         try:
-            outcome = self._change_table(batch, change, self._handlers or self._context.handlers, is_in_order=False)
+            return self._change_table(batch, change, self._handlers or self._context.handlers, is_in_order=False)
         except DataError as error:
             return Failure(
                 position=batch.first_position,
@@ -290,11 +289,6 @@ class ExecuteWork(Work):
                 sqlstate=str(error.context.get("sqlstate", "")),
                 message=error.message_and_hint,
             )
-        if isinstance(outcome, Failure):
-            return outcome
-        if is_left_out(change, outcome):
-            self._skipped.add(int(change.object_number))
-        return None
 
     def _apply(self, batch: LcrBatch, resolution: Resolution) -> Failure | None:
         if batch.ddl is not None:

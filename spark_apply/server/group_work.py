@@ -57,7 +57,7 @@ from spark_apply.sets.steps import FitOf
 if TYPE_CHECKING:
     from spark_apply.handlers.lcrs import LcrFailure
 
-__all__ = ["HELD", "Totals", "Work", "WorkContext", "is_left_out", "refused_at_commit"]
+__all__ = ["HELD", "Totals", "Work", "WorkContext", "refused_at_commit"]
 
 HELD = Failure(position=-1, conflict_type="", sqlstate="", message="it depends on a transaction in the error queue")
 
@@ -76,16 +76,6 @@ def refused_at_commit(error: DataError, batch: LcrBatch, handlers: Handlers) -> 
     called = handlers.named(batch) if error.context.get("changed") else ()
     message = f"{error.message}; its handlers: {', '.join(called)}" if called else error.message
     return Failure(position=position, conflict_type=kind, sqlstate=sqlstate, message=message)
-
-
-def is_left_out(change: DdlChange, outcome: DdlOutcomeKind) -> bool:
-    """Return whether a DDL LCR was to make a table that the destination has not got: the table's rows are skipped.
-
-    Args:
-        change: the DDL LCR.
-        outcome: what became of it.
-    """
-    return change.creation is not None and outcome in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -215,6 +205,7 @@ class Work(ABC):
         self._applied: list[AppliedRange] = []
         self._errors: list[TransactionError] = []
         self._met = 0  # conflicts in the open destination transaction
+        self._skipped: set[int] = set()  # in the same: numbers of new tables that the destination did not make
         self.totals = Totals()
 
     @property
@@ -251,8 +242,10 @@ class Work(ABC):
 
     def _change_table(
         self, batch: LcrBatch, change: DdlChange, handlers: Handlers, *, is_in_order: bool
-    ) -> Failure | DdlOutcomeKind:
-        """Change a table as a DDL LCR says; return the outcome, or the failure of rows that were written before it.
+    ) -> Failure | None:
+        """Change a table as a DDL LCR says; return the failure of rows that were written before it.
+
+        A new table that the destination does not get is noted in `_skipped`, and so its rows are left out.
 
         Args:
             batch: the DDL LCR's.
@@ -271,7 +264,9 @@ class Work(ABC):
             return refused_at_commit(error, batch, handlers)  # deferred checks
         self._context.forget_fits()
         self.totals.count_ddl(outcome.kind)
-        return outcome.kind
+        if change.creation is not None and outcome.kind in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}:
+            self._skipped.add(int(change.object_number))
+        return None
 
     @abstractmethod
     def step(self) -> tuple[ServerMessage, bool] | None:

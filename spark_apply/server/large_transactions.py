@@ -39,7 +39,7 @@ from spark_apply.dependencies.hashes import hash_batch, table_hashes
 from spark_apply.dependencies.holds import HASHES_PER_ERROR_MAX, tables_only
 from spark_apply.handlers.final_rows import apply_final
 from spark_apply.handlers.groups import write_in_order
-from spark_apply.server.group_work import HELD, Work, WorkContext, is_left_out, refused_at_commit
+from spark_apply.server.group_work import HELD, Work, WorkContext, refused_at_commit
 from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution, failed_conflict
@@ -64,7 +64,6 @@ class _LargeBase(Work):
         self._resolution = Resolution(context.conflicts)
         self._labels: list[str] = []  # labels of a tracked transaction, from all its parts
         self._has_ddl = False  # a part up to the present one is a DDL LCR
-        self._skipped: set[int] = set()  # numbers of new tables that the destination did not make
 
     @property
     def is_ready(self) -> bool:
@@ -192,14 +191,9 @@ class LargeWork(_LargeBase):
             UnfitTableError: the destination refuses it: the server pauses, and everything is tried again later.
         """
         try:
-            outcome = self._change_table(batch, change, self._context.handlers, is_in_order=True)
+            return self._change_table(batch, change, self._context.handlers, is_in_order=True)
         except DataError as error:
             raise UnfitTableError(error.message, hint=error.hint, table=str(change.base_table)) from error
-        if isinstance(outcome, Failure):
-            return outcome
-        if is_left_out(change, outcome):
-            self._skipped.add(int(change.object_number))
-        return None
 
     def _before_commit(self, batch: LcrBatch) -> Failure | None:
         handling = self._context.handling(self._resolution, attempts=False)

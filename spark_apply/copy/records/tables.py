@@ -46,6 +46,23 @@ class TableProgress:
     problem: str = ""
     obsolete_errors: int = 0
 
+    @classmethod
+    def of(cls, name: TableName, record: Instantiation) -> TableProgress:
+        """Return what a record says of a table.
+
+        Args:
+            name: of the table at the destination.
+            record: its record, which may have an earlier name.
+        """
+        return cls(
+            owner=name.owner,
+            name=name.name,
+            state=record.state,
+            rows=record.row_count,
+            scn=record.scn,
+            problem=record.problem,
+        )
+
 
 _NOTHING = TableProgress(owner="", name="")
 _TO_BE_COPIED_AGAIN = "to be copied again"
@@ -387,16 +404,7 @@ class TableRecords:
             why = self.waits.get(name, _AWAITS_DDL if awaits_ddl else "")
             self.show(TableProgress(owner=name.owner, name=name.name, problem=why))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
-            self.show(
-                TableProgress(
-                    owner=name.owner,
-                    name=name.name,
-                    state=found.state,
-                    rows=found.row_count,
-                    scn=found.scn,
-                    problem=found.problem,
-                )
-            )
+            self.show(TableProgress.of(name, found))
 
     def note_changed(self, found: Sequence[Standing], changed: Mapping[str, str]) -> None:
         """Show exactly the tables whose rows changed at the source without events.

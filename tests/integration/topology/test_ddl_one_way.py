@@ -22,8 +22,8 @@ from headrace.lcr.table_name import TableName
 from spark_apply.driver.apply_driver import ApplyDriver
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
-from tests.support.session.matrices import values
 from tests.support.session.seeds import scaled, seeds
+from tests.support.ways.ddl_way import WAYS, DdlWay, await_copies, opened
 from tests.support.ways.one_way import CAPTURE, ONE_WAY, WAIT_S, OneWay, create_tables, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
@@ -40,7 +40,7 @@ def structure(dsn: str, table: TableName = FIRST) -> Structure | None:
         connection.close()
 
 
-class Way(OneWay):
+class Way(DdlWay):
     """The topology, and what tests ask of it."""
 
     def settle(self) -> None:
@@ -63,23 +63,8 @@ class Way(OneWay):
         assert (here.columns, here.constraints, here.indexes) == (there.columns, there.constraints, there.indexes)
         assert execute(self.destination_dsn, "SELECT * FROM headrace.apply_error") == []
 
-    def outcomes(self) -> list[str]:
-        return [
-            outcome
-            for (outcome,) in execute(
-                self.destination_dsn, "SELECT outcome FROM headrace.dba_apply_ddl ORDER BY ddl_number"
-            )
-        ]
 
-
-def await_copies(way: Way) -> None:
-    def are_done() -> bool:
-        return [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2
-
-    wait_for("the copies", are_done, WAIT_S)
-
-
-@pytest.fixture(params=values(["combined", "queued"], "combined"))
+@pytest.fixture(params=WAYS)
 def way(
     request: pytest.FixtureRequest,
     source_database: str,
@@ -87,12 +72,9 @@ def way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Way]:
-    create_tables(source_database, destination_database)
-    more = "combined: never\n" if request.param == "queued" else ""
-    made = Way(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL, more=more)
-    await_copies(made)
-    yield made
-    made.close()
+    how = request.param
+    with opened(Way, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
+        yield made
 
 
 def test_rows_around_changes_of_one_transaction_arrive_in_order(way: Way) -> None:
@@ -132,20 +114,6 @@ def test_change_that_an_operator_made_before_is_passed_over(way: Way) -> None:
     execute(way.source_dsn, "INSERT INTO first VALUES (1001, 'behind', 8)")
     way.assert_same()
     assert way.outcomes() == ["PASSED OVER"]
-
-
-def paused_on(way: Way, words: str) -> str:
-    """Wait for a pause that says these words; return everything that it says."""
-    said = [""]
-
-    def is_shown() -> bool:
-        way.driver.outcome()
-        status = way.driver.control.status()
-        said[0] = f"{status.detail} {status.hint}"
-        return words in said[0]
-
-    wait_for(f"a pause that says {words}", is_shown, WAIT_S)
-    return said[0]
 
 
 class Early(Way):
@@ -191,7 +159,7 @@ def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: Way) 
         user.execute("INSERT INTO log VALUES (1)")
         user.execute("ALTER TABLE first ALTER v SET NOT NULL")
         user.execute("INSERT INTO log VALUES (2)")
-    paused_on(way, "contains null values")
+    way.paused_on("contains null values")
     assert execute(way.destination_dsn, "SELECT count(*) FROM log") == [(0,)], "nothing of the transaction is there"
     execute(way.destination_dsn, "UPDATE first SET v = 'v' WHERE id = 5")
     way.assert_same()
@@ -201,7 +169,7 @@ def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: Way) 
 def test_change_may_be_left_out_by_the_printed_statement(way: Way) -> None:
     execute(way.destination_dsn, "ALTER TABLE first ADD COLUMN w text")
     execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer; INSERT INTO log VALUES (1)")
-    said = paused_on(way, "headrace.ddl_skip")
+    said = way.paused_on("headrace.ddl_skip")
     execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
     way.settle()
     assert way.outcomes() == ["SKIPPED"]

@@ -31,9 +31,10 @@ from protos import apply_pb2 as pb
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
-from tests.support.session.matrices import cases, values
+from tests.support.session.matrices import cases
 from tests.support.session.seeds import scaled, seeds
-from tests.support.ways.one_way import ONE_WAY, WAIT_S, OneWay, create_tables, load
+from tests.support.ways.ddl_way import WAYS, DdlWay, await_copies, opened
+from tests.support.ways.one_way import ONE_WAY, WAIT_S, create_tables, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
@@ -58,7 +59,7 @@ def parts(dsn: str, name: str) -> dict[PartName, Part]:
     return {key: part for key, part in found.items() if getattr(part, "type", "") != "f"}
 
 
-class Way(OneWay):
+class Way(DdlWay):
     """The topology, and what tests ask of it."""
 
     def settle(self) -> None:
@@ -96,14 +97,6 @@ class Way(OneWay):
             if name not in COPIED:
                 assert (record.row_count, record.digest) == (0, "0" * 32), record
 
-    def outcomes(self) -> list[str]:
-        return [
-            outcome
-            for (outcome,) in execute(
-                self.destination_dsn, "SELECT outcome FROM headrace.dba_apply_ddl ORDER BY ddl_number"
-            )
-        ]
-
     def kill_driver(self) -> None:
         """Let the driver and its tasks end at once, and begin another one."""
         self.driver.stop(0.0)
@@ -117,31 +110,8 @@ class Way(OneWay):
     def up(self) -> None:
         self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
 
-    def paused_on(self, words: str) -> str:
-        """Wait for a pause that says these words; return everything that it says."""
-        said = [""]
 
-        def is_shown() -> bool:
-            self.driver.outcome()
-            status = self.driver.control.status()
-            said[0] = f"{status.detail} {status.hint}"
-            return words in said[0]
-
-        try:
-            wait_for(f"a pause that says {words}", is_shown, WAIT_S)
-        except AssertionError as error:
-            raise AssertionError(said[0]) from error
-        return said[0]
-
-
-def await_copies(way: Way) -> None:
-    def are_done() -> bool:
-        return [each.state for each in way.driver.control.status().instantiation] == ["DONE"] * 2
-
-    wait_for("the copies", are_done, WAIT_S)
-
-
-@pytest.fixture(params=values(["combined", "queued"], "combined"))
+@pytest.fixture(params=WAYS)
 def way(
     request: pytest.FixtureRequest,
     source_database: str,
@@ -149,12 +119,9 @@ def way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Way]:
-    create_tables(source_database, destination_database)
-    more = "combined: never\n" if request.param == "queued" else ""
-    made = Way(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL, more=more)
-    await_copies(made)
-    yield made
-    made.close()
+    how = request.param
+    with opened(Way, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
+        yield made
 
 
 # --------------------------------------------------------------------------- one transaction

@@ -15,6 +15,7 @@ from headrace.databases.ports import NEVER_CAPTURED, CapturedTable, DictionaryTa
 from headrace.databases.postgres.catalog.partitions import members_below, partition_rows
 from headrace.lcr.batch import OldImage
 from headrace.lcr.scn import ObjectNumber
+from headrace.lcr.table_name import TableName
 from headrace.rules.rule import RuleSet
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "UnloggedTable",
     "captured_tables",
     "logged_generated",
+    "may_read",
     "old_images",
     "publication_tables",
     "published_objects",
@@ -398,16 +400,27 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
     )
 
 
-def _made_entries(connection: psycopg.Connection[Any], publication: str) -> set[tuple[str, str]]:
-    """Return table and entry, as text, of those that the event trigger published; none where this role may not know."""
+def may_read(connection: psycopg.Connection[Any], table: TableName) -> bool | None:
+    """Return whether this session's role may read a table; None: there is none of that name.
+
+    Args:
+        connection: to the source.
+        table: its name.
+    """
     row = connection.execute(
         """
         SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE n.nspname = 'headrace_ddl' AND c.relname = 'made' AND c.relkind = 'r'
-        """
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'r'
+        """,
+        table,
     ).fetchone()
-    if row is None or not row[0]:
+    return None if row is None else bool(row[0])
+
+
+def _made_entries(connection: psycopg.Connection[Any], publication: str) -> set[tuple[str, str]]:
+    """Return table and entry, as text, of those that the event trigger published; none where this role may not know."""
+    if not may_read(connection, TableName("headrace_ddl", "made")):
         return set()
     # The join leaves out the tables that were dropped since the last `up`: there can be very many.
     query = """

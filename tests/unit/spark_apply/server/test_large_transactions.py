@@ -5,7 +5,7 @@ Longer than 500 lines: every case is one more stream of parts to the same server
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.databases.memory.destination import MemoryDestination, MemorySession
-from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.databases.memory.destination import MemorySession
+from headrace.databases.memory.store import destination_column
 from headrace.databases.ports import DdlOutcomeKind, Write
-from headrace.lcr.batch import Command, LcrBatch, OldImage
+from headrace.lcr.batch import Command, OldImage
 from headrace.lcr.ddl import DdlChange
 from protos import codec
 from spark_apply.conversation.groups import (
@@ -28,22 +28,17 @@ from spark_apply.conversation.groups import (
     GroupPart,
     GroupResult,
     GroupRetry,
-    PartDone,
     RetryReason,
-    ServerMessage,
 )
-from spark_apply.server.apply_server import ApplyServer
-from tests.support.apply.apply_engine import APPLY, SOURCE, TOPOLOGY
-from tests.support.apply.groups import error_group, streamed_group, whole_group
+from tests.support.apply.apply_engine import APPLY, TOPOLOGY
+from tests.support.apply.groups import streamed_group, whole_group
+from tests.support.apply.streaming_server import COMMIT_SCN, ORDER_SCN, Piece, StreamingServer, parts_of
 from tests.support.histories.apply_history import Change, Table, Transaction, batch_of
-from tests.support.values.ddl_changes import column, ddl_batch, ddl_change, structure
+from tests.support.values.ddl_changes import column, ddl_change, structure
 
 OLD = Table(11, "plain", ("id", "v"), OldImage.KEY)
 NEW = Table(11, "plain", ("id", "v", "c"), OldImage.KEY)
 NUMBERS = {"id": 1, "v": 2, "c": 3, "w": 4}  # of the columns at the source
-ORDER_SCN, COMMIT_SCN = 110, 150  # of the transaction
-
-Piece = list[Change] | DdlChange
 
 
 def k(number: int) -> bytes:
@@ -77,94 +72,11 @@ def change_of(before: Table = OLD, after: Table = NEW, **attributes: Any) -> Ddl
     return ddl_change(structure_of(before), structure_of(after), relation=11, **attributes)
 
 
-def parts_of(*pieces: Piece) -> list[LcrBatch]:
-    """Return the parts of one transaction; every LCR has a position."""
-    found, position = [], 0
-    for number, piece in enumerate(pieces):
-        is_open = number < len(pieces) - 1
-        if isinstance(piece, DdlChange):
-            batch = ddl_batch(
-                piece,
-                commit=COMMIT_SCN,
-                source=SOURCE,
-                previous=50,
-                is_open=is_open,
-                continues=number > 0,
-                first_position=position,
-            )
-            batch.transactions.order_scn[:] = ORDER_SCN
-            batch.transactions.transaction_id[:] = 1
-        else:
-            before: Any = [None] * position
-            made = Transaction(1, [*before, *piece])
-            batch = batch_of([made], 50, first=position, last=len(made.changes), is_open=is_open)
-        found.append(batch)
-        position += batch.row_count
-    return found
-
-
-class Serving:
+class Serving(StreamingServer):
     """A server at a destination with table `plain` in its old form."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore()
-        OLD.create(self.store)
-        self.database = MemoryDestination(store=self.store)
-        self.epoch = self.database.raise_epoch(TOPOLOGY, APPLY).epoch
-        self.now = 0.0
-        self.server = ApplyServer(
-            apply=APPLY,
-            source=SOURCE,
-            open_session=lambda: self.database.open_session(TOPOLOGY, APPLY, server=0, epoch=self.epoch, tag=b"\0"),
-            decode=codec.decode,
-            encode=codec.encode,
-            error_batches=self.database.error_batches,
-        )
-        self.server.connect()
-
-    def work(self, steps: int = 50) -> list[ServerMessage]:
-        reports: list[ServerMessage] = []
-        for _ in range(steps):
-            done = self.server.step(self.now)
-            reports += done.reports
-            if done.wake_at is not None:
-                self.now = done.wake_at
-            elif done.is_idle:
-                break
-        return reports
-
-    def stream(
-        self, *pieces: Piece, before_part: Callable[[int], None] = lambda _: None, steps: int = 1, **fields: Any
-    ) -> ServerMessage:
-        """Send a transaction part by part until the server ends the group; return its last report."""
-        attempt = int(fields.get("attempt", 0))
-        self.server.receive(streamed_group(after_scn=50, **fields))
-        self.server.receive(GroupGo(group=1, attempt=attempt, low_watermark=50, below_applied=True))
-        for number, batch in enumerate(parts_of(*pieces)):
-            before_part(number)
-            is_last = not batch.is_open
-            self.server.receive(
-                GroupPart(
-                    group=1,
-                    attempt=attempt,
-                    part=number,
-                    batch=codec.encode(batch),
-                    is_last=is_last,
-                    through_scn=batch.through_scn if is_last else 0,
-                )
-            )
-            last = next((each for each in self.work(steps) if not isinstance(each, PartDone)), None)
-            if last is not None:
-                return last
-        before_part(number + 1)
-        return next(each for each in self.work() if not isinstance(each, PartDone))
-
-    def execute(self, number: int, **fields: Any) -> GroupResult:
-        self.server.receive(error_group(number, group=2, scn=COMMIT_SCN, **fields))
-        self.server.receive(GroupGo(group=2, attempt=0, low_watermark=COMMIT_SCN, below_applied=True))
-        (result,) = self.work()
-        assert isinstance(result, GroupResult)
-        return result
+        super().__init__(OLD)
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -207,9 +207,9 @@ class NewTables:
 
     def _run_all(self, plan: PlannedCreation, table: TableName) -> tuple[str, ...]:
         run_ddl(self._transaction, plan.statements)
-        last = plan.last_statements(self._structure(table))
+        last = plan.last_statements(self.structure(table))
         run_ddl(self._transaction, last)
-        check_creation(plan, self._structure(table))
+        check_creation(plan, self.structure(table))
         return (*plan.statements, *last)
 
     def _is_recorded(self, plan: PlannedCreation, table: TableName, kind: str, made: str, place: DdlPlace) -> bool:
@@ -223,7 +223,7 @@ class NewTables:
         records = self._records(table)
         if any(each.is_of(self._identity, place.source) and each.identity == made for each in records):
             return True
-        here = self._structure(table)
+        here = self.structure(table)
         if records:
             said = ", ".join(dict.fromkeys(map(str, records)))
             message = f"the destination's table of that name is recorded for another one: {said}"
@@ -275,7 +275,7 @@ class NewTables:
             place: of the change in the source's log.
         """
         identity, connection = self._identity, self._transaction.connection
-        here = self._structure(table)
+        here = self.structure(table)
         if reason := drop_refusal(record.before, here):
             return _not_applied(reason)
         if self._kind(table) is None:
@@ -318,7 +318,7 @@ class NewTables:
         self._tables.changed()
         statements: list[str] = []
         for table, key in found.keys:
-            referring = self._structure(table)
+            referring = self.structure(table)
             if referring is not None:
                 statement = f"ALTER TABLE ONLY {qualified(*table)} DROP CONSTRAINT {quote(key)}"
                 statements += self._run_as(referring, statement)
@@ -387,7 +387,8 @@ class NewTables:
 
     # ------------------------------------------------------------------ steps
 
-    def _structure(self, table: TableName) -> Structure | None:
+    def structure(self, table: TableName) -> Structure | None:
+        """Return the structure of a table as the session's transaction sees it; None: it is not there."""
         with self._transaction.own_statements(f"reading the structure of {table}"):
             return read_structure(self._transaction.connection, table)
 

@@ -25,7 +25,7 @@ from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.refusals import other_columns
-from headrace.databases.postgres.ddl.structure_query import read_kept_values, read_structure
+from headrace.databases.postgres.ddl.structure_query import read_kept_values
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
@@ -122,13 +122,13 @@ class TableChanges:
         if record.before is not None and record.after is not None and TableName.of(record.after) != change.base_table:
             raise self._changed_at_once(change, made_at, _RENAMED)
         outcome = self._carry(change, record, place)
-        if others := other_columns(record, self._structure(change.base_table)):
+        if others := other_columns(record, self._new_tables.structure(change.base_table)):
             why = outcome.reason or "columns were there already"
             raise self._changed_at_once(change, made_at, f"{_CHANGED}, because of {', '.join(others)}: {why}")
         return outcome
 
     def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
-        here = self._structure(change.base_table)
+        here = self._new_tables.structure(change.base_table)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
             plan = plan_changes(record, here, version)
@@ -160,10 +160,6 @@ class TableChanges:
         run = self._as_owner(here, lambda: self._run_all(plan, table))
         new_tables.require_trusted(table, here.role, known)
         return run
-
-    def _structure(self, table: TableName) -> Structure | None:
-        with self._transaction.own_statements(f"reading the structure of {table}"):
-            return read_structure(self._transaction.connection, table)
 
     def _kept_values(self, table: TableName) -> dict[str, str | None]:
         with self._transaction.own_statements(f"reading the structure of {table}"):
@@ -232,8 +228,8 @@ class TableChanges:
                 self._transaction.undo_to_mark(mark)
                 return None
             self._transaction.drop_mark(mark)
-        last = self._run(plan.last_statements(self._structure(table)))
-        after = self._structure(table)
+        last = self._run(plan.last_statements(self._new_tables.structure(table)))
+        after = self._new_tables.structure(table)
         check_result(plan, after, self._kept_values(table))
         return [*first, *last]
 

@@ -5,7 +5,7 @@ names the log of DDL: the last one that stops naming it drops them.
 
 Worked flow (a rule with `ddl: true` is new)
     `up`: install_step -> the log, its functions and the event triggers exist, every DDL is recorded -> rules_step
-    (`ddl_rules`): the event triggers know which new tables to publish -> the publication names the log: from now on they
+    (`rules`): the event triggers know which new tables to publish -> the publication names the log: from now on they
     do -> watch_step: each table's structure is its first record -> the slot, if it does not exist yet.
     A statement between any two of these is recorded in full or is in the table's first record.
 
@@ -36,6 +36,7 @@ from headrace.databases.postgres.source.ddl.objects import (
     SCHEMA,
     VERSION,
 )
+from headrace.databases.postgres.source.ddl.publishing import GUARDED
 from headrace.databases.postgres.source.ddl.trimming import trim_log
 from headrace.lcr.ddl import DDL_LOG
 from headrace.lcr.table_name import literal, remark
@@ -68,14 +69,14 @@ _WATCH_LOCK = (
 _OURS = re.compile(r"headrace (\d+)")  # the comment on the schema
 
 # Rights of others would let them forge records.
-_STATE = """
+_STATE = f"""
 SELECT r.rolsuper, r.rolname::text, pg_catalog.pg_has_role(n.nspowner, 'USAGE'), coalesce(obj_description(n.oid, 'pg_namespace'), ''),
        coalesce(l.oid, 0)::int8,
        ARRAY(SELECT p.proname::text FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid),
        ARRAY(SELECT e.evtname::text FROM pg_catalog.pg_event_trigger e JOIN pg_catalog.pg_proc p ON p.oid = e.evtfoid
              WHERE p.pronamespace = n.oid AND e.evtenabled = 'A'),
-       4 = (SELECT count(*) FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
-            WHERE c.relnamespace = n.oid AND c.relname IN ('compared', 'log', 'made', 'rule') AND t.tgname = 'refuse' AND t.tgenabled = 'A'),
+       {len(GUARDED)} = (SELECT count(*) FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
+            WHERE c.relnamespace = n.oid AND c.relname IN ({", ".join(map(literal, GUARDED))}) AND t.tgname = 'refuse' AND t.tgenabled = 'A'),
        EXISTS (SELECT FROM (SELECT n.nspowner, n.nspacl UNION ALL SELECT l.relowner, l.relacl) AS object (owner, acl)
                CROSS JOIN LATERAL aclexplode(object.acl) a WHERE a.grantee <> object.owner),
        ARRAY(SELECT p.pubname::text FROM pg_catalog.pg_publication p JOIN pg_catalog.pg_publication_rel x ON x.prpubid = p.oid

@@ -136,7 +136,7 @@ END $body$;
 DO $do$
 DECLARE guarded text;
 BEGIN
-    FOREACH guarded IN ARRAY '{{{",".join(("log", "compared", *GUARDED))}}}'::text[] LOOP
+    FOREACH guarded IN ARRAY '{{{",".join(GUARDED)}}}'::text[] LOOP
         -- only where it is missing: it takes a lock that waits for every open transaction with DDL
         CONTINUE WHEN EXISTS (
             SELECT FROM pg_catalog.pg_trigger t

@@ -7,7 +7,7 @@ Job
     published, in which case it is a table that was created after `up`.
 
 Tables
-    `rule` has the rules of each publication, as patterns of LIKE (`ddl_rules` writes them). A rule set takes a table if a
+    `rule` has the rules of each publication, as patterns of LIKE (`rules` writes them). A rule set takes a table if a
     positive row matches and no negative one does. They count only while the publication names the log.
     `made` has the entries of publications that were made here.
 
@@ -23,8 +23,8 @@ from __future__ import annotations
 
 __all__ = ["GUARDED", "HAS_KEY", "LOST_KEY", "PUBLISH", "TABLES"]
 
-GUARDED = ("made", "rule")
-"""Tables that only the owner may write."""
+GUARDED = ("log", "compared", "made", "rule")
+"""Tables of the schema headrace_ddl, which only its owner may write."""
 
 _POLL_S = 0.005  # many times shorter than the transactions that it waits for
 

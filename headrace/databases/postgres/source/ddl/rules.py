@@ -13,9 +13,10 @@ from typing import Any
 import psycopg
 
 from headrace.databases.ports import PlannedStatement
+from headrace.databases.postgres.catalog.source_tables import may_read
 from headrace.databases.postgres.source.ddl.capture import DdlStep
 from headrace.databases.postgres.source.ddl.objects import SCHEMA
-from headrace.lcr.table_name import literal
+from headrace.lcr.table_name import TableName, literal
 from headrace.rules.rule import Rule, RuleSet
 
 __all__ = ["planned_rules", "rules_step"]
@@ -23,11 +24,6 @@ __all__ = ["planned_rules", "rules_step"]
 _EFFECT = "publishes new tables in the statements that create them"
 _LIKE = str.maketrans({"*": "%", "?": "_", "%": "\\%", "_": "\\_", "\\": "\\\\"})
 
-_IS_READABLE = """
-SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE n.nspname = 'headrace_ddl' AND c.relname = 'rule' AND c.relkind = 'r'
-"""
 _ROWS = """
 SELECT topology, rule_set, is_positive, owner_like, name_like FROM headrace_ddl.rule WHERE publication = %s ORDER BY number
 """
@@ -58,9 +54,8 @@ def rules_step(
         rules: as for `planned_rules`; those without `ddl: true` publish nothing.
     """
     wanted = list(_rows(topology, rules))
-    row = connection.execute(_IS_READABLE.encode()).fetchone()
-    is_hidden = row is not None and not row[0]
-    found: list[_Row] = [] if row is None or is_hidden else connection.execute(_ROWS, (publication,)).fetchall()
+    is_readable = may_read(connection, TableName(SCHEMA, "rule"))
+    found: list[_Row] = connection.execute(_ROWS, (publication,)).fetchall() if is_readable else []
     if not wanted and not found:
         return None
     values = ", ".join(
@@ -70,7 +65,7 @@ def rules_step(
     return DdlStep(
         statement=_summary(rules) if wanted else f"DELETE FROM {SCHEMA}.rule",
         effect=_EFFECT if wanted else "no longer publishes new tables in the statements that create them",
-        is_done=is_hidden or wanted == found,
+        is_done=is_readable is False or wanted == found,
         # One transaction. The lock is for another `up`; readers do not wait for it.
         sent=f"LOCK TABLE {SCHEMA}.rule IN SHARE ROW EXCLUSIVE MODE;"
         f" DELETE FROM {SCHEMA}.rule WHERE publication = {literal(publication)};"
