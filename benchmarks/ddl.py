@@ -167,22 +167,28 @@ class DdlLoad:
         Raises:
             WorkloadError: statements are missing after the time-out, or the source refused one.
         """
-        crossings, took = Crossings(), [0.0]
+        crossings, took, refused = Crossings(), [0.0], list[psycopg.Error]()
 
         def write() -> None:
-            took[0] = self.write(source, crossings)
+            try:
+                took[0] = self.write(source, crossings)
+            except psycopg.Error as error:
+                refused.append(error)
 
         writer = threading.Thread(target=write)
         with psycopg.connect(destination, autocommit=True) as connection:
             writer.start()
             deadline = time.perf_counter() + self.duration_s + timeout_s
-            while crossings.seen_count < self.count and time.perf_counter() < deadline:
+            while crossings.seen_count < self.count and not refused and time.perf_counter() < deadline:
                 rows = connection.execute(
                     f"SELECT id FROM {self.table} WHERE id > %s".encode(), (crossings.below,), prepare=True
                 ).fetchall()
                 crossings.see((number for (number,) in rows), time.perf_counter())
                 time.sleep(_POLL_S)
         writer.join()
+        if refused:
+            message = f"ddl: the source refused a statement: {refused[0]}"
+            raise WorkloadError(message) from refused[0]
         if crossings.seen_count < self.count:
             message = f"ddl: {self.count - crossings.seen_count} of {self.count} statements did not arrive"
             raise WorkloadError(message)

@@ -22,6 +22,7 @@ from benchmarks.runs import Run
 from benchmarks.servers import Pair
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
 from headrace.databases.postgres.catalog.source_tables import slot_name
+from topology.checks.static import check
 from topology.file.reading import read_topology
 from topology.links import makes_certificates
 
@@ -238,7 +239,9 @@ def test_form_with_ddl_is_the_same_topology_with_ddl(tmp_path: Path) -> None:
     taken = []
     for has_ddl in (False, True):
         peer.change(has_ddl=has_ddl)
-        rules = read_topology(peer.file, environment).capture_rules("src")
+        spec = read_topology(peer.file, environment)
+        assert check(spec) == ()
+        rules = spec.capture_rules("src")
         taken.append([rule.ddl for rule_set in rules for rule in rule_set.include])
     assert written[1] == written[0].replace("[dst]}", "[dst], ddl: true}")
     assert taken == [[False], [True]]
