@@ -69,6 +69,15 @@ def test_constraints_of_version_18_are_carried(pair: DdlPair, statement: str) ->
     assert carried(pair, f"ALTER TABLE hr.jobs {statement}")
 
 
+def test_type_whose_rows_stay_only_in_one_time_zone_is_carried_with_its_values(pair: DdlPair) -> None:
+    """With TimeZone = UTC the server changes timestamptz to timestamp and writes no row anew."""
+    value = "'2026-01-01 12:00:00+05'"
+    carried(pair, f"ALTER TABLE hr.jobs ADD at timestamptz DEFAULT {value}")
+    pair.both(f"UPDATE hr.jobs SET at = {value} WHERE id = 1")
+    carried(pair, "SET TimeZone = 'UTC'", "ALTER TABLE hr.jobs ALTER at DROP DEFAULT")
+    assert carried(pair, "ALTER TABLE hr.jobs ALTER at TYPE timestamp")
+
+
 def test_foreign_key_is_left_to_the_operator_with_its_states(pair: DdlPair) -> None:
     pair.both("CREATE TABLE hr.people (id int PRIMARY KEY)", "ALTER TABLE hr.jobs ADD boss int")
     planned, ran = pair.apply(
