@@ -18,6 +18,7 @@ from headrace.lcr.batch import Command
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.redo.mining.assembly import MinedRows
 from headrace.redo.mining.mining_kernels import DISCARDED_ROWS, ERROR, KEPT_BYTES, KEPT_ROWS, UNKNOWN_OBJECT, classify
+from headrace.rules.transformations.transformation import TransformationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,11 +83,15 @@ class Prefilter:
     def __init__(self, scan: RedoScan, tables: MinedTables, names: TableNames, ddl_log: DdlLog) -> None:
         self._scan, self._tables, self._names, self._ddl_log = scan, tables, names, ddl_log
         self._unmet: set[int] = set()  # objects described before the restart point whose rows were not met yet
+        self._refused: TransformationError | None = None
 
     @property
-    def left(self) -> TableLeftRules | None:
-        """A table that left the rules: nothing may be mined beyond it."""
-        return self._names.left
+    def left(self) -> TableLeftRules | TransformationError | None:
+        """A table that left the rules, or whose transformation lost a column: nothing may be mined beyond it.
+
+        What is before it is given first. So a corrected transformation does not meet the old columns.
+        """
+        return self._names.left or self._refused
 
     def begin(self) -> None:
         """Note that reading begins: everything in the dictionary was described before."""
@@ -240,6 +245,10 @@ class Prefilter:
         if resolved is not known:
             self._scan.dictionary.rename(resolved)
         self._tables.use(resolved.table)
+        try:
+            self._tables.must_know(resolved.table)
+        except TransformationError as error:
+            self._refused = error
 
 
 def _same_name(one: TableVersion, other: TableVersion) -> bool:

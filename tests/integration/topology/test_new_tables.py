@@ -28,6 +28,7 @@ from headrace.lcr.scn import Scn
 from headrace.lcr.structure import Part, PartName, elements
 from headrace.lcr.table_name import TableName
 from protos import apply_pb2 as pb
+from spark_apply.server import apply_server
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
@@ -597,6 +598,27 @@ def test_dropped_table_goes_and_a_view_refuses_it(way: Way) -> None:
     way.assert_same()
     assert list(way.records()) == ["log"]
     assert way.outcomes() == ["APPLIED"]
+
+
+def test_second_refusal_of_a_transaction_is_shown_all_the_time(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two attempts the transaction is read again, which can take long: no status may show an idle apply process."""
+    monkeypatch.setattr(apply_server, "_UNFIT_RETRY_S", 0.01)  # each attempt ends before the transaction comes again
+    execute(way.destination_dsn, "CREATE VIEW seen AS SELECT id FROM first")
+    with psycopg.connect(way.source_dsn) as user:
+        user.execute("DROP TABLE first")
+        user.execute("CREATE TABLE first (id integer PRIMARY KEY)")
+    said = way.paused_on("headrace.ddl_skip")
+    execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
+    way.paused_on("CREATE TABLE")
+    until = time.monotonic() + 3.0
+    while time.monotonic() < until:
+        status = way.driver.control.status()
+        assert status.state == "PAUSED: WAITING FOR ALTER", status
+        assert "CREATE TABLE" in status.detail
+        time.sleep(0.05)
+    execute(way.destination_dsn, "DROP VIEW seen; DROP TABLE first")
+    way.settle()
+    assert way.driver.control.status().detail == ""
 
 
 def test_tables_that_depend_on_each_other_are_dropped_together(way: Way) -> None:
