@@ -243,7 +243,9 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
         # Missing parts of a column's type come before the ALTER that gives this type to the column.
         findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
         made = made_by_ddl(prepared, apply, captured)
-        there, awaited = without_awaited(target, tables, made, recorded, apply.site)
+        there, awaited = without_awaited(
+            target, tables, made, recorded, apply.site, apply=apply.name, captured=frozenset(identities.values())
+        )
         unfit_here = (*awaited, *table_findings(target, there, old_names, apply.site, at_source=at_source))
         findings += or_wait(unfit_here, prepared, apply, came)
         if apply.conflicts.times is not None:

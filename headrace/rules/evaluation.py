@@ -132,6 +132,11 @@ class RuleEvaluation:
         """
         return table if self._reshaping is None else self._reshaping.version(table)
 
+    @property
+    def transforms(self) -> bool:
+        """Whether a rule of the client has a transformation."""
+        return self._reshaping is not None
+
     def must_know(self, table: TableVersion) -> None:
         """Refuse a table version in which a column that a transformation names may have another name.
 

@@ -83,6 +83,7 @@ class Prefilter:
     def __init__(self, scan: RedoScan, tables: MinedTables, names: TableNames, ddl_log: DdlLog) -> None:
         self._scan, self._tables, self._names, self._ddl_log = scan, tables, names, ddl_log
         self._unmet: set[int] = set()  # objects described before the restart point whose rows were not met yet
+        self._checked: set[int] = set()  # places of versions whose transformation has not lost a column
         self._refused: TransformationError | None = None
 
     @property
@@ -153,9 +154,26 @@ class Prefilter:
             taken = ~np.repeat(dropped, np.diff(chunk.first_row)) & (chunk.command != Command.TRUNCATE)
             for number in self._unmet.intersection(np.unique(chunk.object_number[taken]).tolist()):
                 self._meet(number)
+        self._check_columns(row_slot[kept[: found[KEPT_ROWS]]])
         return KeptRows(
             found=found, row_slot=row_slot, kept=kept, per_transaction=per_transaction, truncates=truncates, ddl=ddl
         )
+
+    def _check_columns(self, places: NDArray[np.int32]) -> None:
+        """Refuse kept rows of a version whose transformation has lost a column; rows that were mined before do not count.
+
+        Args:
+            places: of the rows' table versions.
+        """
+        if not self._tables.are_transformed:
+            return
+        for place in {*np.unique(places).tolist()} - self._checked - {-1}:
+            try:
+                self._tables.must_know(self._tables.versions[place])
+            except TransformationError as error:
+                self._refused = error
+            else:
+                self._checked.add(place)
 
     def rows(self, chunk: DecodedChunk, data: NDArray[np.uint8], found: KeptRows) -> MinedRows | None:
         """Return the kept rows, without the log bytes of the others; None: no rows.
@@ -245,10 +263,6 @@ class Prefilter:
         if resolved is not known:
             self._scan.dictionary.rename(resolved)
         self._tables.use(resolved.table)
-        try:
-            self._tables.must_know(resolved.table)
-        except TransformationError as error:
-            self._refused = error
 
 
 def _same_name(one: TableVersion, other: TableVersion) -> bool:
