@@ -350,6 +350,19 @@ def test_purge_keeps_the_state_folder_until_every_database_is_cleared(monkeypatc
     assert not spec.state_dir.exists()
 
 
+def test_purge_without_a_lost_site_ends_and_says_what_is_left_there(monkeypatch, tmp_path):
+    spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
+    (spec.state_dir / "sites" / "a").mkdir(parents=True)
+    told: list[str] = []
+    assert Deployment(spec).down(purge=True, lost=["a"], progress=told.append) == []
+    (line,) = (each for each in told if each.startswith("a: "))
+    assert "nothing was removed there" in line
+    name = slot_name(spec.name, "a")
+    assert f"WHERE slot_name = '{name}'" in line
+    assert f'DROP PUBLICATION IF EXISTS "{name}"' in line
+    assert not spec.state_dir.exists()
+
+
 def component(state: str, *tables: str, **more: Any) -> dict[str, Any]:
     found = [{"owner": "public", "name": "t", "state": table, "rows": 0, "problem": "not empty"} for table in tables]
     return {
