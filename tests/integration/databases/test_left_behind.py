@@ -26,7 +26,7 @@ def test_printed_statements_remove_everything_and_can_be_repeated(source_databas
     with closing(PostgresSource(source_database, site="a")) as source:
         source.prepare("mine", rules)
     with closing(PostgresDestination(source_database, site="a")) as destination:
-        destination.prepare("mine", ["app"])
+        destination.prepare("mine")
     before = [name for (name,) in execute(source_database, LEFT)]
     assert {"headrace", "headrace_ddl"} <= set(before)
     statements = removal_by_hand("postgres", "mine", "a", is_source=True, is_destination=True, has_ddl=True)

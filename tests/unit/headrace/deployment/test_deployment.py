@@ -36,6 +36,7 @@ from actors.records.wanted import Wanted
 from headrace.base.errors import ApplyError, ConfigError, PropagationError
 from headrace.console.exit_codes import FAILURE, FINDING
 from headrace.console.output import Output, exit_code_of
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.deployment import Deployment, NotReady, NotUp
