@@ -24,7 +24,8 @@ def deployment_of(
     Args:
         file: the topology's YAML file.
         address: address of a Ray cluster; empty: as in `headrace.deployment.deployment.Deployment.read`.
-        to_start, to_connect: as in the same method.
+        to_start: as in the same method.
+        to_connect: as in the same method.
     """
     from headrace.deployment.deployment import Deployment
 

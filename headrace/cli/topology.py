@@ -169,9 +169,7 @@ def down(
         if purge and not yes and not _may_purge(output, deployment, keep_servers=keep_servers):
             output.say("nothing was done")
             return FINDING
-        problems = deployment.down(
-            purge=purge, keep_servers=keep_servers, lost=lost or (), progress=output.say
-        )
+        problems = deployment.down(purge=purge, keep_servers=keep_servers, lost=lost or (), progress=output.say)
         for shell in deployment.embedded_shells() if keep_servers else ():
             output.say(shell)
         kept = [] if purge else slots_kept(deployment.spec)

@@ -185,16 +185,17 @@ def removal_by_hand(
 
     Args:
         kind: of the database.
-        topology, site, is_source, is_destination, has_ddl: as for
-            `headrace.databases.postgres.left_behind.removal_statements`.
+        topology: name of the topology.
+        site: name of the site.
+        is_source: whether changes are captured there.
+        is_destination: whether changes are applied there.
+        has_ddl: whether its DDL is recorded.
     """
     if kind not in _POSTGRES:
         return ()
     from headrace.databases.postgres.left_behind import removal_statements
 
-    return removal_statements(
-        topology, site, is_source=is_source, is_destination=is_destination, has_ddl=has_ddl
-    )
+    return removal_statements(topology, site, is_source=is_source, is_destination=is_destination, has_ddl=has_ddl)
 
 
 def open_destination(access: DatabaseAccess) -> DestinationDatabase:

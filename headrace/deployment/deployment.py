@@ -88,15 +88,14 @@ class Deployment:
     _is_own: bool = field(default=False, init=False)  # the topology at the address is known to run from this folder
 
     @classmethod
-    def read(
-        cls, file: Path, address: str = "", *, to_start: bool = False, to_connect: bool = True
-    ) -> Deployment:
+    def read(cls, file: Path, address: str = "", *, to_start: bool = False, to_connect: bool = True) -> Deployment:
         """Read a topology file, and the address of the cluster that it runs on.
 
         Args:
             file: the topology's YAML file.
             address: address of a Ray cluster ("host:port" or "auto"); empty: the last `up`'s, else the private one.
-            to_start, to_connect: passed to `topology.file.reading.read_topology`.
+            to_start: passed to `topology.file.reading.read_topology`.
+            to_connect: passed to it, too.
 
         Raises:
             ConfigError: the file cannot be read or has problems (`topology.problems.TopologyError`); its state folder

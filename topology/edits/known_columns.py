@@ -157,6 +157,7 @@ def _given(kind: str, client: Client, seen: _Seen) -> Client:
                 )
                 for table, columns in tables.items()
             )
-            rule = replace(rule, transformation=replace(rule.transformation, known=known))
-        rules.append(rule)
+            rules.append(replace(rule, transformation=replace(rule.transformation, known=known)))
+        else:
+            rules.append(rule)
     return replace(client, rules=replace(client.rules, include=tuple(rules)))

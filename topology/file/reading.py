@@ -138,7 +138,8 @@ def read_topology(
     Args:
         path: the YAML file.
         environment: the variables that `${NAME}` refers to.
-        to_start, to_connect: as in `Examination.topology`.
+        to_start: as in `Examination.topology`.
+        to_connect: as in `Examination.topology`.
 
     Returns:
         The topology with the shorthand expanded, defaults filled in and every propagation routed.

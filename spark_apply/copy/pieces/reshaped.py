@@ -18,8 +18,8 @@ from headrace.base.plain_data import AsBytes
 from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, TableVersion, content_version
 from headrace.lcr.building import batch_of_values
 from headrace.lcr.scn import NO_OBJECT
-from headrace.lcr.values import NULL
 from headrace.lcr.table_name import TableName
+from headrace.lcr.values import NULL
 from headrace.rules.transformations.reshaping import Reshaping
 from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
 

@@ -152,7 +152,9 @@ class TableRecords:
             if each.table.identity in self.gone or self._is_of_its_table(each):
                 continue
             awaits = self.awaits_ddl(each)
-            self.show_recorded(each.table.destination, each.record, awaits_ddl_until=each.table.as_of if awaits else None)
+            self.show_recorded(
+                each.table.destination, each.record, awaits_ddl_until=each.table.as_of if awaits else None
+            )
             if each.table.destination not in self.twice:
                 self._show_changed(each)
         if show:

@@ -48,7 +48,12 @@ class Pooler:
     """
 
     def __init__(
-        self, dsn: str, *, mode: Literal["session", "transaction", "statement"], is_round_robin: bool = False, size: int = 20
+        self,
+        dsn: str,
+        *,
+        mode: Literal["session", "transaction", "statement"],
+        is_round_robin: bool = False,
+        size: int = 20,
     ) -> None:
         self._dsn, self._mode, self._is_round_robin, self._size = dsn, mode, is_round_robin, size
         self._idle: deque[_Server] = deque()

@@ -503,7 +503,7 @@ def test_column_that_a_table_of_a_pattern_never_had_is_no_loss():
 def test_rows_from_before_a_rename_do_not_pass_the_corrected_rule():
     """Their values are under the column's former name, which the rule does not name any more."""
     corrected = knowing(function=("pay",), columns=("id", "name", "pay"))
-    with pytest.raises(TransformationError, match="no column pay any more.* has a new one: salary"):
+    with pytest.raises(TransformationError, match=r"no column pay any more.* has a new one: salary"):
         transformed_version(version("id", "name", "salary"), corrected)
 
 

@@ -492,10 +492,7 @@ def _other_exclusions(path: str, wanted: TableShape, here: TableShape, columns: 
             problem=f"the constraint {each.name} ({each.definition}) is none at the source: rows that collide in it are"
             " refused here",
             fix=f"ALTER TABLE {table} DROP CONSTRAINT {quote(each.name)}{key.get(each.kind, '')}; "
-            + remark(
-                f"or at the source, if no two rows collide in it: ALTER TABLE {table} ADD {at_source};"
-                + (" (= of a type that is no range needs CREATE EXTENSION btree_gist)" if equal else "")
-            ),
+            + remark(f"or at the source, if no two rows collide in it: ALTER TABLE {table} ADD {at_source};"),
         )
 
 

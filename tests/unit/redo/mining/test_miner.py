@@ -33,12 +33,6 @@ from headrace.rules.transformations.transformation import (
     Transformation,
     TransformationError,
 )
-from headrace.rules.transformations.transformation import (
-    DeleteColumns,
-    KnownColumns,
-    Transformation,
-    TransformationError,
-)
 from tests.support.histories.workloads import Workload
 from tests.support.redo.redo_logs import (
     SOURCE,
