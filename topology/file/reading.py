@@ -40,7 +40,17 @@ from topology.file.shape.models import (
     TopologyModel,
 )
 from topology.file.shape.values import NAME_LENGTH_MAX, valid_name
-from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
+from topology.file.shorthand import (
+    Components,
+    Replicate,
+    Spoke,
+    contradictions,
+    expand,
+    flows_between,
+    flows_of_tree,
+    one_way,
+    overlap,
+)
 from topology.file.table_settings import table_setting_findings, table_settings
 from topology.file.thresholds import threshold_findings, with_thresholds
 from topology.file.tls import TlsReading
@@ -351,6 +361,7 @@ class _Reader:
             if model is not None and len(self.document.findings) == findings_before:
                 entry = _replicate(model)
                 entries.append(entry)
+                self._check_exclusions(path, entries)
                 if model.ddl and model.from_ is not None:
                     self._with_ddl.append(
                         WantedDdl(
@@ -361,6 +372,25 @@ class _Reader:
                         )
                     )
         return entries
+
+    def _check_exclusions(self, path: Path_, entries: list[Replicate]) -> None:
+        """Report exclusions of the last entry that exclude nothing, and those that contradict an earlier entry."""
+        entry = entries[-1]
+        for place, rule in enumerate(entry.exclude):
+            if not any(overlap(rule, taken) for taken in entry.rules):
+                self._report(
+                    (*path, "exclude", place),
+                    f"{rule.owner}.{rule.name} is nothing that the entry takes",
+                    "correct the name",
+                )
+        for one, other, rule in contradictions(entries):
+            if len(entries) - 1 in {one, other}:
+                self._report(
+                    path,
+                    f"{rule.owner}.{rule.name} is excluded in one entry of replicate, and another one takes it between the"
+                    " same sites",
+                    "exclude it in both, or write one entry",
+                )
 
     def _check(self, spec: TopologySpec) -> None:
         broken = Declared(
@@ -470,7 +500,8 @@ def _replicate(model: ReplicateModel) -> Replicate:
         flows = one_way(model.from_, tuple(dict.fromkeys(model.to)))
     else:
         flows = flows_between(tuple(dict.fromkeys(model.between)))
-    return Replicate(rules=tuple(rules), flows=flows)
+    exclude = tuple(Rule(owner=owner, name=name, tags=ANY_TAG, ddl=True) for owner, name in model.exclude)
+    return Replicate(rules=tuple(rules), flows=flows, exclude=exclude)
 
 
 def _spokes(models: list[SpokeModel]) -> tuple[Spoke, ...]:
