@@ -285,7 +285,11 @@ def test_status_shows_why_a_server_returns_its_groups(driver: Driver) -> None:
     control = ApplyControl(config=driver.config, cores=cores)
     for state, detail, expected in (
         ("PAUSED: WAITING FOR ALTER", "type mood does not exist", "apply server 0: type mood does not exist"),
-        ("IDLE", "a lock time-out, over since", ""),
+        (
+            "IDLE",
+            "a lock time-out, over since",
+            "apply server 0: type mood does not exist",
+        ),  # nothing was applied since
     ):
         told = pb.ServerState(state=state, detail=detail, has_session=True)
         driver.gate.receive(stream, pb.ServerMessage(state=told))
