@@ -267,8 +267,7 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
                 )
             )
         findings += unseen_conflicts(spec, apply, came)
-        names = {TableName.of(version) for version in tables}
-        findings += handlers_of_nothing(apply, lambda table, names=names: table in names)
+        findings += handlers_of_nothing(apply, {TableName.of(version) for version in tables}.__contains__)
         findings += _keys_of_nothing(apply, tables)
         findings += dependency_column_findings(
             apply.name,

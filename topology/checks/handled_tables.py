@@ -7,6 +7,7 @@ tables that exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName
@@ -25,8 +26,7 @@ def unreachable_tables(spec: TopologySpec) -> Iterator[Finding]:
         spec: routed, every apply process with a way, without `overlap_findings`.
     """
     for apply in spec.applies:
-        ways = ways_to(spec, apply)
-        yield from handlers_of_nothing(apply, lambda table, ways=ways: any(_may_carry(way, table) for way in ways))
+        yield from handlers_of_nothing(apply, partial(_may_arrive, ways_to(spec, apply)))
 
 
 def handlers_of_nothing(apply: ApplySpec, arrives: Callable[[TableName], bool]) -> Iterator[Finding]:
@@ -74,6 +74,10 @@ def handlers_of_nothing(apply: ApplySpec, arrives: Callable[[TableName], bool]) 
                 f"{written if rules.dml else ''}",
                 is_error=False,
             )
+
+
+def _may_arrive(ways: Sequence[Way], table: TableName) -> bool:
+    return any(_may_carry(way, table) for way in ways)
 
 
 def _may_carry(way: Way, table: TableName) -> bool:
