@@ -52,15 +52,22 @@ def _lacks_old_values(version: TableVersion, settings: TableSettings) -> tuple[s
     return names if is_of_the_log and any(arriving.get(name) is False for name in names) else ()
 
 
-def unfit_error(version: TableVersion, missing: str, settings: TableSettings) -> UnfitTableError | DataError:
+def unfit_error(
+    version: TableVersion, missing: str, settings: TableSettings, *, is_there: bool
+) -> UnfitTableError | DataError:
     """Return the exception for rows that do not fit their table: it waits for an ALTER, or is an error of the rows.
 
     Args:
         version: of the rows.
         missing: what an operator must do.
         settings: of the apply process.
+        is_there: whether the destination has the table.
     """
-    message = f"the destination table {version.qualified_name} does not fit the source's rows"
+    message = (
+        f"the destination table {version.qualified_name} does not fit the source's rows"
+        if is_there
+        else f"the destination has no table {version.qualified_name}"
+    )
     if are_errors(version, settings):
         how = " (column_mismatch: error)" if settings.column_mismatch == "error" else ""
         return DataError(f"{message}{how}: {missing}", table=version.qualified_name)

@@ -25,12 +25,13 @@ from headrace.deployment.remembered_cluster import RememberedCluster
 from headrace.deployment.rows_there import rows_there
 from headrace.lcr.table_name import TableName
 from headrace.rules.conflict_handlers import NO_CONFLICT_RULES
-from headrace.rules.user_code.handlers import NO_HANDLERS, ErrorHandler
+from headrace.rules.user_code.handlers import NO_HANDLERS
 from spark_apply.apply_config import COPIES_BESIDE
 from spark_apply.copy.marks.row_marks import MarkedTable, compare_marks
 from spark_apply.copy.records.standing import renamed, table_findings
 from topology.checks.ddl import or_wait
 from topology.checks.functions import custom_transformations
+from topology.checks.handled_tables import handlers_of_nothing
 from topology.checks.logging_needs import listed_needs
 from topology.checks.new_tables import made_by_ddl, without_awaited
 from topology.checks.static import another_database, lasting_identities, one_database_twice
@@ -269,7 +270,7 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
                 )
             )
         findings += unseen_conflicts(spec, apply, came)
-        findings += _handlers_of_nothing(apply, tables)
+        findings += handlers_of_nothing(apply, {TableName.of(version) for version in tables}.__contains__)
         findings += _keys_of_nothing(apply, tables)
         findings += dependency_column_findings(
             apply.name,
@@ -350,7 +351,7 @@ def _changed_rows(spec: TopologySpec, databases: OpenDatabases) -> Iterator[Find
 
 
 def handler_findings(spec: TopologySpec) -> list[Finding]:
-    """Return problems of users' functions that cannot be loaded or called.
+    """Return problems of users' functions that cannot be loaded or called, and warnings of swapped parameters.
 
     Loading a function executes its module's import code.
     """
@@ -358,7 +359,7 @@ def handler_findings(spec: TopologySpec) -> list[Finding]:
     if not customs and all(apply.handlers == NO_HANDLERS for apply in spec.applies):
         return []
     from headrace.rules.transformations.calling import loaded_function  # imports numpy, as above
-    from spark_apply.handlers.loaded import load_all
+    from spark_apply.handlers.loaded import load_all, other_order
 
     findings: dict[str, Finding] = {}
     for kind, name, custom in customs:
@@ -371,42 +372,14 @@ def handler_findings(spec: TopologySpec) -> list[Finding]:
             )
     for apply in spec.applies:
         try:
-            load_all(apply.handlers)
+            for problem, fix in other_order(apply.handlers, load_all(apply.handlers)):
+                path = f"applies.{apply.name}"
+                findings.setdefault(problem, Finding(path=path, problem=problem, fix=fix, is_error=False))
         except ConfigError as error:
             findings.setdefault(
                 error.message, Finding(path=f"applies.{apply.name}", problem=error.message, fix=error.hint)
             )
     return list(findings.values())
-
-
-def _handlers_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:
-    """Find handlers of tables that do not arrive at their apply process."""
-    names = {(version.owner, version.name) for version in tables}
-    for owner, name in sorted(
-        (apply.handlers.handled | {(each.owner, each.name) for each in apply.handlers.errors}) - names
-    ):
-        yield Finding(
-            path=f"applies.{apply.name}",
-            problem=f"has a handler for {owner}.{name}, a table that it does not get from {apply.source}",
-            fix="correct the name, or list the handler under the apply process that gets the table",
-            is_error=False,
-        )
-    for entry, handler in apply.handlers.of_rows():
-        for owner, name in () if isinstance(handler, ErrorHandler) else sorted(set(handler.tables) - names):
-            yield Finding(
-                path=f"applies.{apply.name}.{entry}.tables",
-                problem=f"lists {owner}.{name}, a table that it does not get from {apply.source}: there are no rows"
-                " whose order could be kept",
-                fix="correct the name, or remove it: list only tables that arrive",
-                is_error=False,
-            )
-    for owner, name in sorted(apply.conflicts.tables - names):
-        yield Finding(
-            path=f"applies.{apply.name}",
-            problem=f"has a conflict handler for {owner}.{name}, a table that it does not get from {apply.source}",
-            fix="correct the name, or list the handler under the apply process that gets the table",
-            is_error=False,
-        )
 
 
 def _keys_of_nothing(apply: ApplySpec, tables: Sequence[TableVersion]) -> Iterator[Finding]:

@@ -224,8 +224,9 @@ class Destination:
 
     @property
     def errors(self) -> list[str]:
-        """Messages of the errors in the error queue, oldest first."""
-        return [each.message for each in self._database.errors(_TOPOLOGY, self._apply.name)]
+        """Texts of the errors in the error queue, oldest first: the conflict type, if there is one, and the message."""
+        found = self._database.errors(_TOPOLOGY, self._apply.name)
+        return [f"{each.conflict_type}: {each.message}" if each.conflict_type else each.message for each in found]
 
     # ------------------------------------------------------------------ inside
 

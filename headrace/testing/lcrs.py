@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ from headrace.lcr.building import batch_of_values
 from headrace.lcr.row_lcr import RowLcr, ValueType
 from headrace.lcr.scn import NO_OBJECT, ObjectNumber, Scn
 from headrace.lcr.tags import Tag
-from headrace.lcr.values import ABSENT, NULL
+from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from topology.patterns import parse_table
 
 __all__ = ["Table", "batch_of", "row_lcr", "values_of", "view"]
@@ -99,6 +99,7 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
     *,
     new: Values | None = None,
     old: Values | None = None,
+    unchanged: Collection[str] = (),
     tag: bytes | None = None,
     source: str = "dbs1",
     transaction_id: int = 1,
@@ -116,6 +117,8 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
         command: "INSERT", "UPDATE" or "DELETE".
         new: new values.
         old: old values.
+        unchanged: columns whose large value the UPDATE left alone, so that the log does not have it as a new one. If
+            the log has whole old rows, `old` has it.
         tag: tag of the transaction; None: NULL.
         source: name of the source's site.
         transaction_id: number of the transaction.
@@ -123,22 +126,23 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
         source_time: commit time, with a time zone; None: unknown, which is NULL to a condition.
 
     Raises:
-        ConfigError: the command, a type or a column is unknown, or the time has no zone.
+        ConfigError: the command, a type or a column is unknown, a column cannot be unchanged, or the time has no zone.
         LcrError: a value does not fit its column.
     """
     if command not in ("INSERT", "UPDATE", "DELETE"):
         raise ConfigError(f"{command!r} is no command of a row LCR", hint="write INSERT, UPDATE or DELETE")
     version, kind = table.version, Command[command]
     given = {**(new or {}), **(old or {})}
-    if unknown := set(given) - set(table.columns):
+    if unknown := {*given, *unchanged} - set(table.columns):
         raise ConfigError(
             f"{table.name} has no column {', '.join(sorted(unknown))}", hint="add it to the table's columns"
         )
+    _check_unchanged(table, kind, unchanged, new=new or {}, old=old or {})
     time_us = 0 if source_time is None else _time_us(source_time)
     batch = batch_of_values(
         version,
         kind,
-        new=None if kind is Command.DELETE else [_row(version, {**(old or {}), **(new or {})})],
+        new=None if kind is Command.DELETE else [_new_row(version, {**(old or {}), **(new or {})}, unchanged)],
         old=None if kind is Command.INSERT else [_old_row(version, given, new if kind is Command.UPDATE else None)],
         source=source,
         transaction_id=transaction_id,
@@ -147,6 +151,25 @@ def row_lcr(  # noqa: PLR0913 - what an LCR says
         tag=tag,
     )
     return view(batch, 0)
+
+
+def _check_unchanged(table: Table, command: Command, unchanged: Collection[str], *, new: Values, old: Values) -> None:
+    """Refuse unchanged columns that no log has.
+
+    Raises:
+        ConfigError: one of them cannot be unchanged.
+    """
+    if unchanged and command is not Command.UPDATE:
+        raise ConfigError(f"the {command.name} has unchanged columns", hint="only an UPDATE leaves values alone")
+    if both := set(unchanged) & set(new):
+        raise ConfigError(
+            f"{', '.join(sorted(both))} is unchanged and has a new value", hint="take it out of one of them"
+        )
+    if table.logs_old_rows and (lacking := [name for name in unchanged if old.get(name) is None]):
+        raise ConfigError(
+            f"{', '.join(sorted(lacking))} is unchanged, and `old` has no value of it",
+            hint="give it: the log of this table has whole old rows, and NULL is no large value",
+        )
 
 
 def _time_us(time: datetime) -> int:
@@ -233,6 +256,13 @@ def _transaction(first: RowLcr, count: int, tables: tuple[TableVersion, ...], gr
 
 def _row(version: TableVersion, values: Values) -> list[bytes | int]:
     return [stored(column, values.get(column.name)) for column in version.columns]
+
+
+def _new_row(version: TableVersion, values: Values, unchanged: Collection[str]) -> list[bytes | int]:
+    row = _row(version, values)
+    return [
+        UNCHANGED if column.name in unchanged else value for column, value in zip(version.columns, row, strict=True)
+    ]
 
 
 def _old_row(version: TableVersion, values: Values, new: Values | None) -> list[bytes | int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ __all__ = [
     "Handlers",
     "load_all",
     "loaded_handlers",
+    "other_order",
 ]
 
 DML_PARAMETERS = ("lcr", "session")
@@ -56,13 +58,34 @@ def load_all(rules: HandlerRules) -> dict[str, Callable[..., Any]]:
     Raises:
         ConfigError: a function cannot be loaded or called (`headrace.rules.user_code.loading`).
     """
-    wanted: list[tuple[UserFunction, Sequence[str]]] = [
-        (each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None
-    ]
-    wanted += [(each.function, ERROR_PARAMETERS) for each in rules.errors]
+    return {function.name: load(function, rules.code, parameters) for function, parameters in _called_with(rules)}
+
+
+def other_order(rules: HandlerRules, functions: Mapping[str, Callable[..., Any]]) -> Iterator[tuple[str, str]]:
+    """Yield functions whose parameters have the right names in another order: what is wrong, how to fix it.
+
+    Args:
+        rules: handlers as declared.
+        functions: the loaded functions by name.
+    """
+    for function, parameters in _called_with(rules):
+        try:
+            names = list(inspect.signature(functions[function.name]).parameters)[: len(parameters)]
+        except ValueError:  # a builtin without a signature
+            continue
+        if names != list(parameters) and sorted(names) == sorted(parameters):
+            yield (
+                f"{function.name} takes ({', '.join(names)}), and is called with ({', '.join(parameters)}), by position",
+                f"write def {function.name.partition(':')[2]}({', '.join(parameters)})",
+            )
+
+
+def _called_with(rules: HandlerRules) -> Iterator[tuple[UserFunction, Sequence[str]]]:
+    """Yield every function with the names of its parameters."""
+    yield from ((each.function, DML_PARAMETERS) for each in rules.dml if each.function is not None)
+    yield from ((each.function, ERROR_PARAMETERS) for each in rules.errors)
     if rules.precommit is not None:
-        wanted.append((rules.precommit, PRECOMMIT_PARAMETERS))
-    return {function.name: load(function, rules.code, parameters) for function, parameters in wanted}
+        yield rules.precommit, PRECOMMIT_PARAMETERS
 
 
 class Handlers:

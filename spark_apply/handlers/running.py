@@ -303,7 +303,8 @@ class Handling:
         except UnfitTableError as error:
             if _is_altered(error):
                 raise
-            raise LcrError(f"the LCR does not fit its table: {error.message}", hint=error.hint) from error
+            hint = "" if error.hint in error.message else error.hint  # not twice
+            raise LcrError(f"the LCR does not fit its table: {error.message}", hint=hint) from error
         if failure is None:
             return
         raised: HeadraceError = (

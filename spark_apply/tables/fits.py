@@ -518,7 +518,9 @@ class TableFits:
         else:
             hint = "the table keeps being altered"
         raise UnfitTableError(
-            f"table {version.qualified_name} at the destination does not fit the LCRs: {hint or 'missing'}",
+            f"the destination has no table {version.qualified_name}: {hint}"
+            if table is None
+            else f"table {version.qualified_name} at the destination does not fit the LCRs: {hint}",
             hint=hint,
             table=version.qualified_name,
         )

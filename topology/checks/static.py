@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headrace.databases.ports import Finding
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, TruthValue
+from topology.checks.handled_tables import unreachable_tables
 from topology.checks.transformations import overlap_findings, transformation_findings
 from topology.problems import nearest
 from topology.proof.findings import proof_findings
@@ -106,6 +107,7 @@ def check_and_prove(spec: TopologySpec, broken: Declared | None = None, *, is_wh
             with_handlers = proof.telling_apart(table for apply in spec.applies for table in apply.conflicts.tables)
             of_proof = (*proof_findings(proof), *neighbour_findings(with_handlers))
             findings += [*_without_changes(proof), *of_proof, *meetings(spec, with_handlers)]
+            findings += unreachable_tables(spec) if is_whole else ()
         findings += _idle(spec) if is_whole else ()
     return Checked(findings=tuple(findings), of_proof=of_proof, proof=proof)
 

@@ -217,8 +217,9 @@ class MemoryRows:
                     )
             for index, key in found.keys_of(row):
                 if found.unique[index].get(key, number) != number:
+                    columns = ", ".join(table.columns[place].name for place in table.unique_keys[index])
                     raise DataError(
-                        f"duplicate key in unique key {index}",
+                        f"duplicate key in {table.owner}.{table.name} ({columns})",
                         sqlstate=_UNIQUE_VIOLATION,
                         violates="unique",
                         table=f"{table.owner}.{table.name}",
@@ -273,7 +274,7 @@ class MemoryRows:
         found = self._store.tables.get((version.owner, version.name))
         missing = misfit(version, found.table if found else None, self._settings)
         if missing or found is None:
-            raise unfit_error(version, missing, self._settings)
+            raise unfit_error(version, missing, self._settings, is_there=found is not None)
         return found
 
     def find(self, write: Write, question: RowQuestion) -> tuple[RowInTheWay, ...]:

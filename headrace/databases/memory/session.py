@@ -371,7 +371,7 @@ class MemorySession:
                 raise DataError(
                     f"the database in memory does not know the statement {statement.sql!r}",
                     sqlstate="42601",
-                    hint="define its result (MemoryStore.sql)",
+                    hint="define its result: destination.on(sql, answer)",
                 )
             try:
                 values = (value.decoded if isinstance(value, LcrValue) else value for value in statement.values)

@@ -574,7 +574,8 @@ def rows_of(values: ColumnValues, columns: Sequence[int], write: Write) -> Itera
 def missing_alter(version: TableVersion, table: DestinationTable | None) -> str:
     """See `DestinationSession.missing_alter`; `table` None: the table does not exist."""
     if table is None:
-        return f"CREATE TABLE {version.qualified_name} (...);"
+        columns = ", ".join(f"{column.name} {column.type_name}" for column in version.columns)
+        return f"CREATE TABLE {version.qualified_name} ({columns});"
     alter = f"ALTER TABLE {version.qualified_name}"
     there = {column.name: column for column in table.columns}
     missing = []

@@ -167,6 +167,8 @@ def test_every_function_of_the_guides_is_run_here() -> None:
     } == {
         "pseudonym",
         "apply_order",
+        "keep_change",
+        "note_double",
         "skip_it",
     }
 
@@ -209,6 +211,47 @@ def test_procedure_writes_the_status_in_capitals(tmp_path: Path) -> None:
         [{"id": 1, "status": "SENT"}, {"id": 2, "status": None}],
         [],
     )
+
+
+ORDERS = Table(name="shop.orders", columns={"id": "int4", "status": "text"}, logs_old_rows=True)
+ARCHIVE = Table(name="shop.orders_archive", columns={"id": "int4", "status": "text"})
+DOUBLES = Table(name="shop.doubles", columns={"id": "int4"}, key=())
+
+
+def handled_by(folder: Path, name: str, text: str) -> Destination:
+    """An apply process whose handler of shop.orders is a function of a guide."""
+    (folder / "handlers").mkdir()
+    (folder / "handlers" / "own.py").write_text(text)
+    handler = {"table": "shop.orders", "operations": ["insert", "update"], "function": f"own:{name}"}
+    (folder / "t.yaml").write_text(yaml.safe_dump(WAY | {"code": "./handlers", "dml_handlers": [handler]}))
+    destination = Destination.from_file(folder / "t.yaml", tables=[ORDERS, ARCHIVE, DOUBLES])
+    destination.insert("shop.orders", {"id": 1, "status": "new"})
+    return destination
+
+
+@pytest.mark.parametrize("both", [False, True], ids=["instead", "as well"])
+def test_update_is_written_as_an_insert_into_another_table(tmp_path: Path, *, both: bool) -> None:
+    _, text = function("handlers", "keep_change")
+    first = "    row = lcr.get_values"
+    text = text.replace(first, f"    lcr.copy().execute(conflict_resolution=True)\n{first}") if both else text
+    destination = handled_by(tmp_path, "keep_change", text)
+    destination.apply(row_lcr(ORDERS, "UPDATE", old={"id": 1, "status": "new"}, new={"status": "sent"}))
+    assert destination.errors == []
+    assert destination.rows("shop.orders") == [{"id": 1, "status": "sent" if both else "new"}]
+    assert destination.rows("shop.orders_archive") == [{"id": 1, "status": "sent"}]
+
+
+def test_procedure_catches_the_conflict_that_it_names_and_no_other(tmp_path: Path) -> None:
+    destination = handled_by(tmp_path, "note_double", function("handlers", "note_double")[1])
+    destination.on(
+        "INSERT INTO shop.doubles (id) VALUES ($1)",
+        lambda tables, key: [tables.insert("shop.doubles", {"id": key}) or ()],
+    )
+    destination.apply(row_lcr(ORDERS, "INSERT", new={"id": 1, "status": "paid"}))
+    assert (destination.errors, destination.rows("shop.doubles")) == ([], [{"id": 1}])
+    destination.apply(row_lcr(ORDERS, "UPDATE", old={"id": 2, "status": "a"}, new={"status": "b"}))
+    (error,) = destination.errors
+    assert error.startswith("update_missing: ")
 
 
 def test_error_function_skips_the_row_that_failed() -> None:

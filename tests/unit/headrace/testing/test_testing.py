@@ -266,6 +266,80 @@ def test_answer_for_an_insert_returns_an_empty_row_for_each_row(tmp_path: Path) 
     assert (destination.errors, destination.rows("shop.log")) == ([], [{"id": 2}])
 
 
+REDIRECT = """topology: archive
+sites: {{dbs1: {{database: {{kind: embedded}}}}, dbs2: {{database: {{kind: embedded}}}}}}
+replicate: [{{tables: [shop.orders], from: dbs1, to: [dbs2]}}]
+column_mismatch: {mismatch}
+code: ./code
+dml_handlers: [{{table: shop.orders, operations: [update], function: "own:run"}}]
+"""
+
+
+def with_handler(folder: Path, body: str, *tables: Table, mismatch: str = "wait") -> Destination:
+    (folder / "code").mkdir()
+    (folder / "code" / "own.py").write_text(f"def run(lcr, session):\n    {body}\n    lcr.execute(True)\n")
+    (folder / "archive.yaml").write_text(REDIRECT.format(mismatch=mismatch))
+    return Destination.from_file(folder / "archive.yaml", tables=[PLAIN_ORDERS, *tables])
+
+
+@pytest.mark.parametrize("mismatch", ["wait", "error"])
+def test_error_of_a_misspelt_table_says_once_that_there_is_none(mismatch: str, tmp_path: Path) -> None:
+    destination = with_handler(tmp_path, "lcr.object_name = 'orders_arhcive'", mismatch=mismatch)
+    destination.apply(row_lcr(PLAIN_ORDERS, "UPDATE", old={"status": "new"}, new={"id": 1, "status": "paid"}))
+    (error,) = destination.errors
+    assert "the destination has no table shop.orders_arhcive" in error
+    assert error.count("CREATE TABLE shop.orders_arhcive (id pg_catalog.int4, status pg_catalog.text);") == 1
+
+
+def test_error_of_a_statement_without_an_answer_names_how_to_give_one(tmp_path: Path) -> None:
+    destination = with_handler(tmp_path, "session.execute('SELECT 1')")
+    destination.apply(row_lcr(PLAIN_ORDERS, "UPDATE", old={"status": "new"}, new={"id": 1, "status": "paid"}))
+    (error,) = destination.errors
+    assert "destination.on(sql, answer)" in error
+
+
+def test_errors_name_their_table_and_conflict_type(destination: Destination) -> None:
+    destination.insert("shop.prices", {"id": 1, "price": 5})
+    destination.apply(row_lcr(PRICES, "INSERT", new={"id": 1, "price": 6}))
+    destination.apply(row_lcr(PRICES, "DELETE", old={"id": 2, "price": 6}))
+    exists, missing = destination.errors
+    assert exists == "insert_exists: duplicate key in shop.prices (id)"
+    assert missing.startswith("delete_missing: DELETE of shop.prices")
+
+
+def test_unchanged_large_value_is_not_in_the_log_and_stays(tmp_path: Path) -> None:
+    notes = Table(name="shop.orders", columns={"id": "int4", "status": "text", "note": "text"})
+    lcr = row_lcr(notes, "UPDATE", new={"id": 1, "status": "paid"}, unchanged=["note"])
+    assert (lcr.is_unchanged("note"), lcr.get_value("new", "note")) == (True, None)
+    (tmp_path / "t.yaml").write_text(COUNTS.partition("code:")[0].replace("shop.customers", "shop.orders"))
+    destination = Destination.from_file(tmp_path / "t.yaml", tables=[notes])
+    destination.insert("shop.orders", {"id": 1, "status": "new", "note": "long"})
+    destination.apply(lcr)
+    assert destination.errors == []
+    assert destination.rows("shop.orders") == [{"id": 1, "status": "paid", "note": "long"}]
+
+
+def test_unchanged_large_value_is_in_whole_old_rows() -> None:
+    lcr = row_lcr(ORDERS, "UPDATE", old={"id": 1, "kind": "long"}, new={"status": "paid"}, unchanged=["kind"])
+    value = lcr.get_value("new", "kind")  # an UPDATE without the new value has the old one
+    assert value is not None
+    assert (value.decoded, values_of(lcr, "new")) == ("long", {"id": 1, "status": "paid"})
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "word"),
+    [
+        ("INSERT", {"new": {"id": 1}}, "only an UPDATE"),
+        ("UPDATE", {"old": {"kind": "a"}, "new": {"id": 1, "kind": "b"}}, "has a new value"),
+        ("UPDATE", {"new": {"id": 1}}, "`old` has no value of it"),
+    ],
+)
+def test_unchanged_value_that_no_log_has_is_refused(command: str, given: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        row_lcr(ORDERS, command, unchanged=["kind"], **given)
+    assert word in raised.value.message_and_hint
+
+
 # --------------------------------------------------------------------------- the guide
 
 

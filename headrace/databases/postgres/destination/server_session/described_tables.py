@@ -120,7 +120,7 @@ class DescribedTables:
         catalog = self.catalog(version.owner, version.name)
         missing = self._missing(version, catalog)
         if missing or catalog is None:
-            raise unfit_error(version, missing, self._settings)
+            raise unfit_error(version, missing, self._settings, is_there=catalog is not None)
         return catalog
 
     def _missing(self, version: TableVersion, catalog: CatalogTable | None) -> str:
