@@ -42,7 +42,10 @@ def applied(way: DdlWay) -> None:
         way.tend()
         return way.driver.control.status().low_watermark_scn >= end
 
-    wait_for("all rows", is_applied, WAIT_S)
+    try:
+        wait_for("all rows", is_applied, WAIT_S)
+    except AssertionError as error:
+        raise AssertionError(str(way.driver.control.status())) from error
 
 
 def made(way: DdlWay) -> None:

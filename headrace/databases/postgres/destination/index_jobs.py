@@ -60,6 +60,7 @@ __all__ = ["run_index_job"]
 
 _LOCK_TIMEOUT = "2s"  # for everything before the index is made
 _ASK_EVERY_S = 0.2  # whether to end
+_CANCEL_TIMEOUT_S = 5.0  # a server that does not answer ends the session anyway, when the next driver asks it to
 _SHOWN_MAX = 500  # characters of a statement in a message
 _PLAIN, _CONCURRENT = "CREATE INDEX ", "CREATE INDEX CONCURRENTLY "
 
@@ -290,13 +291,15 @@ class _Attempt:
         with translated(statement[:_SHOWN_MAX]):
             try:
                 connection.send_query(statement.encode())
+                answer = select.poll()
+                answer.register(connection.socket, select.POLLIN)
                 is_cancelled = False
                 while connection.is_busy():
-                    if select.select([connection.socket], [], [], _ASK_EVERY_S)[0]:
+                    if answer.poll(_ASK_EVERY_S * 1000):
                         connection.consume_input()
                     elif self._should_end() and not is_cancelled:
                         is_cancelled = True
-                        self._session.cancel_safe()
+                        self._session.cancel_safe(timeout=_CANCEL_TIMEOUT_S)
                 results = list(iter(connection.get_result, None))
             except OSError as error:
                 raise psycopg.OperationalError(str(error)) from error
