@@ -56,18 +56,23 @@ class IndexJobs:
         self._config, self._epoch, self._should_end = config, epoch, should_end
         self._woken = threading.Event()
         self._failures: dict[int, tuple[int, float]] = {}  # of a job: how many, and when it is due again
+        self._next_look = 0.0
         self.found: tuple[DdlJob, ...] = ()
         """The jobs as they were read last; any thread may read this."""
 
     def run(self) -> None:
         """Run jobs until the driver ends, or forget about it where no DDL is taken and none is left."""
-        with contextlib.closing(open_destination(self._config.destination)) as destination:
+        access = self._config.destination
+        with (
+            contextlib.closing(open_destination(access)) as looking,
+            contextlib.closing(open_destination(access)) as making,
+        ):
             while not self._should_end():
                 try:
-                    self.found = destination.ddl_jobs(self._config.topology, self._config.apply)
+                    self._look(looking)
                     if not self.found and not self._config.takes_ddl:
                         return
-                    is_run = self._run_next(destination)
+                    is_run = self._run_next(making, looking)
                 except (FencedError, DestinationRestarted):
                     return  # the driver itself ends, too, and says why
                 except HeadraceError as error:
@@ -80,7 +85,11 @@ class IndexJobs:
         """Wake the worker, which then sees that the driver ends."""
         self._woken.set()
 
-    def _run_next(self, destination: DestinationDatabase) -> bool:
+    def _look(self, looking: DestinationDatabase) -> None:
+        self.found = looking.ddl_jobs(self._config.topology, self._config.apply)
+        self._next_look = time.monotonic() + _LOOK_S
+
+    def _run_next(self, making: DestinationDatabase, looking: DestinationDatabase) -> bool:
         """Make one attempt at the first job that is due; return whether there was one."""
         now, config = time.monotonic(), self._config
         numbers = {job.number for job in self.found}
@@ -90,9 +99,18 @@ class IndexJobs:
             return False
         # Whatever comes of it. A job that is done is not found any more.
         count = self._failures.get(number, (0, 0.0))[0]
+
+        def should_end() -> bool:
+            """Look for jobs meanwhile: an index may take hours, and the status tells what waits behind it."""
+            if time.monotonic() >= self._next_look:
+                with contextlib.suppress(HeadraceError):
+                    self._look(looking)
+            return self._should_end()
+
         try:
-            destination.run_ddl_job(config.topology, config.apply, self._epoch, number, should_end=self._should_end)
+            making.run_ddl_job(config.topology, config.apply, self._epoch, number, should_end=should_end)
         finally:
+            making.close()  # until the next one
             pause = min(_RETRY_MIN_S * 2**count, _RETRY_MAX_S)
             self._failures[number] = (min(count + 1, 10), time.monotonic() + pause)
         return True

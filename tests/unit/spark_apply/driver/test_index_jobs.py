@@ -23,7 +23,7 @@ class Destination:
 
     def __init__(self, jobs: dict[int, list[Exception | str]]) -> None:
         self.jobs, self.runs, self.looks = jobs, [], 0  # type: ignore[var-annotated]
-        self.is_closed = False
+        self.closed = 0
 
     def ddl_jobs(self, topology: str, apply: str) -> tuple[DdlJob, ...]:
         self.looks += 1
@@ -41,7 +41,7 @@ class Destination:
             del self.jobs[number]
 
     def close(self) -> None:
-        self.is_closed = True
+        self.closed += 1
 
 
 def worker(
@@ -74,9 +74,26 @@ def test_jobs_run_one_after_another_and_one_that_fails_does_not_hold_up_the_othe
     jobs, pauses = worker(monkeypatch, destination, looks=20)
     jobs.run()
     assert destination.runs == [1, 2, 3, 1, 1]
-    assert destination.is_closed
+    assert destination.closed >= 5
     assert jobs.found == ()
     assert set(pauses) == {2.0}
+
+
+def test_jobs_are_looked_for_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    destination = Destination({1: ["failed"]})
+    jobs, _ = worker(monkeypatch, destination, looks=2)
+    seen: list[int] = []
+
+    def run(*_: object, should_end: Callable[[], bool]) -> None:
+        assert not should_end()
+        destination.jobs[2] = ["done"]
+        index_jobs.time.monotonic = lambda: 3.0  # type: ignore[assignment]
+        should_end()
+        seen.extend(job.number for job in jobs.found)
+
+    monkeypatch.setattr(destination, "run_ddl_job", run)
+    jobs.run()
+    assert seen == [1, 2]
 
 
 def test_unreachable_destination_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
