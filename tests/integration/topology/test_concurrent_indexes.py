@@ -50,7 +50,7 @@ def applied(way: DdlWay) -> None:
 
 def made(way: DdlWay) -> None:
     """Wait until no index is being made."""
-    wait_for("the index", lambda: execute(way.destination_dsn, "SELECT FROM headrace.ddl_job") == [], WAIT_S)
+    wait_for("the index", lambda: execute(way.destination_dsn, "SELECT number FROM headrace.ddl_job") == [], WAIT_S)
     assert execute(way.destination_dsn, INDEX) == execute(way.source_dsn, INDEX)
     for table in ("first", "log"):
         assert digest(way.source_dsn, table) == digest(way.destination_dsn, table), table
