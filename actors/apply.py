@@ -38,7 +38,7 @@ from headrace.databases.connectors import DatabaseAccess, open_destination
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.rules.user_code.last_call import LastCall
-from headrace.status.applies import ApplyServerStatus, ApplyStatus, TableCopy
+from headrace.status.applies import ApplyServerStatus, ApplyStatus, IndexJobStatus, TableCopy
 from topology.checks.transformations import refuse_one_name
 from topology.routing.combined import capture_of, dequeued
 from topology.routing.ways import arriving, is_sent_on, returned_by, rules_at_the_end, shared_by, ways_to, writes_alone
@@ -525,6 +525,7 @@ def _status(name: str, status: pb.ApplyStatus) -> ApplyStatus:
         servers=tuple(map(_server_status, status.servers)),
         instantiation=tuple(map(_table_copy, status.instantiation)),
         missing_tables=tuple(status.missing_tables),
+        ddl_jobs=tuple(map(_index_job, status.ddl_jobs)),
         counters=counters,
     )
 
@@ -559,6 +560,20 @@ def _table_copy(table: pb.InstantiationProgress) -> TableCopy:
         bytes_done=table.bytes_done,
         bytes_total=table.bytes_total,
         obsolete_errors=table.obsolete_errors,
+    )
+
+
+def _index_job(job: pb.DdlJob) -> IndexJobStatus:
+    return IndexJobStatus(
+        number=job.number,
+        owner=job.owner,
+        name=job.name,
+        index=job.index,
+        state=job.state,
+        attempts=job.attempts,
+        problem=job.problem,
+        fix=job.fix,
+        since_us=job.since_us,
     )
 
 

@@ -567,7 +567,7 @@ class ServerStatus(_message.Message):
     def __init__(self, server: _Optional[int] = ..., state: _Optional[str] = ..., group: _Optional[int] = ..., groups_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., pid: _Optional[int] = ..., host: _Optional[str] = ..., attempts: _Optional[int] = ..., waits_for_group: _Optional[int] = ..., detail: _Optional[str] = ..., commit_scn: _Optional[int] = ..., waits_for_scn: _Optional[int] = ..., waits_for_server: _Optional[int] = ...) -> None: ...
 
 class ApplyStatus(_message.Message):
-    __slots__ = ("state", "reader_state", "detail", "hint", "epoch", "low_watermark_scn", "high_watermark_scn", "received_scn", "last_commit_time_us", "last_applied_us", "transactions_applied", "rows_applied", "groups_applied", "transactions_received", "errors", "rollbacks", "servers", "instantiation", "counters", "ready", "caught_up_scn", "asked_us", "missing_tables")
+    __slots__ = ("state", "reader_state", "detail", "hint", "epoch", "low_watermark_scn", "high_watermark_scn", "received_scn", "last_commit_time_us", "last_applied_us", "transactions_applied", "rows_applied", "groups_applied", "transactions_received", "errors", "rollbacks", "servers", "instantiation", "counters", "ready", "caught_up_scn", "asked_us", "missing_tables", "ddl_jobs")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -598,6 +598,7 @@ class ApplyStatus(_message.Message):
     CAUGHT_UP_SCN_FIELD_NUMBER: _ClassVar[int]
     ASKED_US_FIELD_NUMBER: _ClassVar[int]
     MISSING_TABLES_FIELD_NUMBER: _ClassVar[int]
+    DDL_JOBS_FIELD_NUMBER: _ClassVar[int]
     state: str
     reader_state: str
     detail: str
@@ -621,7 +622,30 @@ class ApplyStatus(_message.Message):
     caught_up_scn: int
     asked_us: int
     missing_tables: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, state: _Optional[str] = ..., reader_state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., epoch: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ..., high_watermark_scn: _Optional[int] = ..., received_scn: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., last_applied_us: _Optional[int] = ..., transactions_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., groups_applied: _Optional[int] = ..., transactions_received: _Optional[int] = ..., errors: _Optional[int] = ..., rollbacks: _Optional[int] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., instantiation: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ..., counters: _Optional[_Mapping[str, int]] = ..., ready: _Optional[bool] = ..., caught_up_scn: _Optional[int] = ..., asked_us: _Optional[int] = ..., missing_tables: _Optional[_Iterable[str]] = ...) -> None: ...
+    ddl_jobs: _containers.RepeatedCompositeFieldContainer[DdlJob]
+    def __init__(self, state: _Optional[str] = ..., reader_state: _Optional[str] = ..., detail: _Optional[str] = ..., hint: _Optional[str] = ..., epoch: _Optional[int] = ..., low_watermark_scn: _Optional[int] = ..., high_watermark_scn: _Optional[int] = ..., received_scn: _Optional[int] = ..., last_commit_time_us: _Optional[int] = ..., last_applied_us: _Optional[int] = ..., transactions_applied: _Optional[int] = ..., rows_applied: _Optional[int] = ..., groups_applied: _Optional[int] = ..., transactions_received: _Optional[int] = ..., errors: _Optional[int] = ..., rollbacks: _Optional[int] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., instantiation: _Optional[_Iterable[_Union[InstantiationProgress, _Mapping]]] = ..., counters: _Optional[_Mapping[str, int]] = ..., ready: _Optional[bool] = ..., caught_up_scn: _Optional[int] = ..., asked_us: _Optional[int] = ..., missing_tables: _Optional[_Iterable[str]] = ..., ddl_jobs: _Optional[_Iterable[_Union[DdlJob, _Mapping]]] = ...) -> None: ...
+
+class DdlJob(_message.Message):
+    __slots__ = ("number", "owner", "name", "index", "state", "attempts", "problem", "fix", "since_us")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
+    SINCE_US_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    owner: str
+    name: str
+    index: str
+    state: str
+    attempts: int
+    problem: str
+    fix: str
+    since_us: int
+    def __init__(self, number: _Optional[int] = ..., owner: _Optional[str] = ..., name: _Optional[str] = ..., index: _Optional[str] = ..., state: _Optional[str] = ..., attempts: _Optional[int] = ..., problem: _Optional[str] = ..., fix: _Optional[str] = ..., since_us: _Optional[int] = ...) -> None: ...
 
 class InstantiationProgress(_message.Message):
     __slots__ = ("owner", "name", "state", "rows", "rows_estimated", "instantiation_scn", "problem", "bytes_done", "bytes_total", "obsolete_errors")

@@ -393,6 +393,7 @@ def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
             problem=f"{counted(apply.errors, 'error transaction')} in the error queue",
             fix="headrace errors list FILE",
         )
+    yield from _job_notes(apply)
     if not_applied := (apply.counters or {}).get("ddl_not_applied", 0):
         yield Note(
             component=apply.name,
@@ -402,6 +403,27 @@ def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
             f" change there, if {apply.site} is to have it",
             is_remark=True,
         )
+
+
+def _job_notes(apply: ApplyStatus) -> Iterator[Note]:
+    """Yield indexes that are made outside the transactions of the data."""
+    for job in apply.ddl_jobs:
+        what = f"CREATE INDEX CONCURRENTLY {job.owner}.{job.index} on table {job.owner}.{job.name} at {apply.site}"
+        if job.problem:
+            yield Note(
+                component=apply.name,
+                problem=f"{what} failed and is tried again: {job.problem}",
+                fix=job.fix,
+            )
+        elif job.state != "CANCELLED":
+            minutes = max(0, int((time.time() - job.since_us / 1e6) / 60))
+            yield Note(
+                component=apply.name,
+                problem=f"{what} {'is running' if job.state == 'RUNNING' else 'waits for its turn'}, recorded"
+                f" {counted(minutes, 'minute')} ago: rows are applied meanwhile",
+                fix=f"no action needed: pg_stat_progress_create_index at {apply.site} has its progress",
+                is_remark=True,
+            )
 
 
 def _refusals(component: str, wire: WireStatus) -> Iterator[Note]:

@@ -447,7 +447,7 @@ VIEWS: tuple[View, ...] = (
             Column(
                 "outcome",
                 "APPLIED; PASSED OVER: the table already had all of it; NOT APPLIED: it is not replicated; SKIPPED: the"
-                " operator asked for that",
+                " operator asked for that; SCHEDULED: dba_ddl_jobs has it until it is made",
             ),
             Column("statements", "what was run here, in order"),
             *_DDL_REASON,
@@ -458,6 +458,30 @@ VIEWS: tuple[View, ...] = (
         "dba_ddl_not_applied",
         "A DDL change that was recorded only. Rows that need it wait until the table is altered here.",
         (*_DDL, Column("outcome", "NOT APPLIED or SKIPPED"), *_DDL_REASON),
+        is_said=False,
+    ),
+    View(
+        "dba_ddl_jobs",
+        "An index that is being made outside the transactions of the data, as CREATE INDEX CONCURRENTLY made it at the"
+        " source. The row goes when the index is there: dba_apply_ddl then has the outcome.",
+        (
+            *_OF,
+            Column("job_number", "number of the job, ascending"),
+            Column("source_database", "site of the change"),
+            Column("source_transaction_id", "its transaction there"),
+            Column("order_scn", "order SCN of the transaction, just below its commit SCN"),
+            Column("message_number", "which of the transaction's LCRs it is, from 1"),
+            Column("object_owner", "schema of the table"),
+            Column("object_name", "the table"),
+            Column("index_name", "the index, in the schema of its table"),
+            Column("definition", "statement that makes it; it is run with CONCURRENTLY"),
+            Column("state", "WAITING; RUNNING; FAILED: it is tried again"),
+            Column("attempts", "how often it began"),
+            Column("problem", "why the last attempt failed; empty: it did not"),
+            Column("fix", "what to do about that"),
+            Column("creation_time", "when it was recorded"),
+            Column("changed_at", "when this was last written"),
+        ),
         is_said=False,
     ),
     View(

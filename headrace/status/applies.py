@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.status.component import ComponentStatus
 
-__all__ = ["ApplyServerStatus", "ApplyStatus", "TableCopy", "apply_status"]
+__all__ = ["ApplyServerStatus", "ApplyStatus", "IndexJobStatus", "TableCopy", "apply_status"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,33 @@ class TableCopy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IndexJobStatus:
+    """An index that is made outside the transactions of the data.
+
+    Args:
+        number: of the job.
+        owner: schema of the table and of the index.
+        name: the table at the destination.
+        index: the index.
+        state: WAITING, RUNNING, FAILED (it is tried again) or CANCELLED (what it has left is cleared away).
+        attempts: how often it began.
+        problem: why the last attempt failed; empty: it did not.
+        fix: what to do about that.
+        since_us: when its change was recorded here, microseconds since the epoch.
+    """
+
+    number: int
+    owner: str = ""
+    name: str = ""
+    index: str = ""
+    state: str = ""
+    attempts: int = 0
+    problem: str = ""
+    fix: str = ""
+    since_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyStatus(ComponentStatus):
     """An apply process; the fields that only its driver knows are None while the driver does not run.
 
@@ -102,6 +129,7 @@ class ApplyStatus(ComponentStatus):
         servers: its apply servers.
         instantiation: the copies of its tables.
         missing_tables: tables in virtual dependency definitions that the destination lacks.
+        ddl_jobs: indexes that are made outside the transactions of the data.
         counters: the views' statistics of its reader and coordinator, by name.
     """
 
@@ -127,6 +155,7 @@ class ApplyStatus(ComponentStatus):
     servers: tuple[ApplyServerStatus, ...] = ()
     instantiation: tuple[TableCopy, ...] = ()
     missing_tables: tuple[str, ...] = ()
+    ddl_jobs: tuple[IndexJobStatus, ...] = ()
     counters: dict[str, int] | None = None
 
 

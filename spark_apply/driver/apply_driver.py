@@ -57,6 +57,7 @@ from spark_apply.copy.pieces.workers import SparkCopyWorkers
 from spark_apply.copy.ways.both_ways import BothWays
 from spark_apply.driver.control import ApplyControl, Cores
 from spark_apply.driver.gate import Gate
+from spark_apply.driver.index_jobs import IndexJobs
 from spark_apply.driver.join_calls import LoopJoinCalls
 
 if TYPE_CHECKING:
@@ -265,14 +266,20 @@ class ApplyDriver:
         self.control.cores = replace(cores, servers=servers)
         beside = threading.Thread(target=self._copy_beside, args=(copying, host), name="copy-beside", daemon=True)
         beside.start()
+        jobs = IndexJobs(self._config, progress.epoch, self._copies_end)
+        self.control.jobs = jobs
+        making = threading.Thread(target=self._make_indexes, args=(jobs, host), name="index-jobs", daemon=True)
+        making.start()
         try:
             host.run(self._should_end)
         finally:
             self._has_stopped_applying.set()
+            jobs.end()
             if self._should_end():
                 servers.join(_ORDERLY_END_TIMEOUT_S)
             servers.close()
             servers.join(_RUN_END_TIMEOUT_S)
+            making.join()
             beside.join()  # two of them must never live in one process; the waiting caller ends the process
 
     def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
@@ -285,6 +292,16 @@ class ApplyDriver:
             log.exception("%s: copying tables", self._config.apply)
             host.inbox.fail(
                 BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it")
+            )
+
+    def _make_indexes(self, jobs: IndexJobs, host: CoordinatorHost) -> None:
+        """Make indexes while rows are applied; runs on a separate thread."""
+        try:
+            jobs.run()
+        except Exception as error:
+            log.exception("%s: making indexes", self._config.apply)
+            host.inbox.fail(
+                BugError(f"making indexes: {type(error).__name__}: {error}", hint="see the component's log; report it")
             )
 
     def _copies_end(self) -> bool:

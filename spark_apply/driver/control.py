@@ -34,13 +34,21 @@ from spark_apply.driver.operator_executions import ExecutionPage, OperatorExecut
 from spark_apply.tables.arriving import restart_hint
 
 if TYPE_CHECKING:
-    from headrace.databases.ports import DestinationDatabase, DestinationSetUp, ErrorEdit, InstantiationRecords, RowMark
+    from headrace.databases.ports import (
+        DdlJob,
+        DestinationDatabase,
+        DestinationSetUp,
+        ErrorEdit,
+        InstantiationRecords,
+        RowMark,
+    )
     from headrace.lcr.batch import TableVersion
     from spark_apply.application.task_runs import TaskRun, TaskRunner
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.driver.coordinator import ApplyCoordinator
     from spark_apply.driver.error_edits import EditRequest
     from spark_apply.driver.groups.executions import ErrorOutcome
+    from spark_apply.driver.index_jobs import IndexJobs
     from spark_apply.driver.loop.host import CoordinatorHost
     from spark_apply.driver.reader import ApplyReader
 
@@ -91,6 +99,7 @@ class ApplyControl:
     tables: dict[tuple[str, str], TableProgress] = field(default_factory=dict)
     instantiation: TableInstantiation | None = None
     cores: Cores | None = None
+    jobs: IndexJobs | None = None
     stopped: threading.Event = field(default_factory=threading.Event)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _latest: pb.ApplyStatus = field(default_factory=pb.ApplyStatus)
@@ -132,6 +141,7 @@ class ApplyControl:
             status = self._core_status(cores)
             status.detail = status.detail or copying
         status.instantiation.extend(_progress_message(table) for table in list(self.tables.values()))
+        status.ddl_jobs.extend(_job_message(job) for job in (self.jobs.found if self.jobs is not None else ()))
         return status
 
     def said(self) -> dict[str, Any]:
@@ -579,6 +589,20 @@ def _progress_message(table: TableProgress) -> pb.InstantiationProgress:
         bytes_done=table.bytes_done,
         bytes_total=table.bytes_total,
         obsolete_errors=table.obsolete_errors,
+    )
+
+
+def _job_message(job: DdlJob) -> pb.DdlJob:
+    return pb.DdlJob(
+        number=job.number,
+        owner=job.owner,
+        name=job.name,
+        index=job.index,
+        state=job.state,
+        attempts=job.attempts,
+        problem=job.problem,
+        fix=job.fix,
+        since_us=job.since_us,
     )
 
 

@@ -43,6 +43,7 @@ from headrace.databases.ports import (
     ComputedDifference,
     ConflictRecord,
     DdlIn,
+    DdlJob,
     DdlOutcomeKind,
     DdlPlace,
     DestinationTable,
@@ -359,6 +360,16 @@ class MemoryDestination:
             for each in history
             if (each.topology, each.apply) == (topology, apply) and each.place in places
         }
+
+    def ddl_jobs(self, topology: str, apply: str) -> tuple[DdlJob, ...]:
+        """See `DestinationDatabase.ddl_jobs`."""
+        self._reach()
+        return ()
+
+    def run_ddl_job(
+        self, topology: str, apply: str, epoch: int, number: int, *, should_end: Callable[[], bool]
+    ) -> None:
+        """See `DestinationDatabase.run_ddl_job`: there is none."""
 
     def delete_errors(self, topology: str, numbers: Collection[int], *, ddl_in: DdlIn | None = None) -> frozenset[int]:
         """See `DestinationDatabase.delete_errors`."""

@@ -12,6 +12,7 @@ from headrace.databases.ports.conflicts import ConflictRecord, LastChange, RowIn
 from headrace.databases.ports.ddl import (
     DDL_REFUSED,
     DdlIn,
+    DdlJob,
     DdlOutcome,
     DdlOutcomeKind,
     DdlPlace,
@@ -105,6 +106,7 @@ __all__ = [
     "ConflictRecord",
     "ConflictSession",
     "DdlIn",
+    "DdlJob",
     "DdlOutcome",
     "DdlOutcomeKind",
     "DdlPlace",

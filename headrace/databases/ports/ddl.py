@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from headrace.lcr.batch import LcrBatch
     from headrace.lcr.ddl import DdlChange
 
-__all__ = ["DDL_REFUSED", "DdlIn", "DdlOutcome", "DdlOutcomeKind", "DdlPlace", "MissedDdl", "deleted_with"]
+__all__ = ["DDL_REFUSED", "DdlIn", "DdlJob", "DdlOutcome", "DdlOutcomeKind", "DdlPlace", "MissedDdl", "deleted_with"]
 
 DDL_REFUSED = "ddl_refused"
 """Key in the context of a `DataError`: the destination refused the DDL change itself, not rows written before it."""
@@ -52,6 +52,34 @@ class DdlOutcomeKind(StrEnum):
     PASSED_OVER = "PASSED OVER"  # the table already has all of it
     NOT_APPLIED = "NOT APPLIED"  # it is not replicated, or cannot be expressed; the reason says which
     SKIPPED = "SKIPPED"  # the operator asked for that
+    SCHEDULED = "SCHEDULED"  # a job makes it beside the rest (`DdlJob`), and then replaces this outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdlJob:
+    """An index that is being made at a destination outside the transactions of the data.
+
+    Args:
+        number: of the job, ascending.
+        owner: schema of the table at the destination.
+        name: the table.
+        index: the index, in the schema of its table.
+        state: WAITING; RUNNING; FAILED: it is tried again; CANCELLED: it is to be cleared away.
+        attempts: how often it began.
+        problem: why the last attempt failed; empty: it did not.
+        fix: what an operator can do about that; empty: nothing to say.
+        since_us: when the change was recorded, microseconds since the epoch.
+    """
+
+    number: int
+    owner: str
+    name: str
+    index: str
+    state: str = "WAITING"
+    attempts: int = 0
+    problem: str = ""
+    fix: str = ""
+    since_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

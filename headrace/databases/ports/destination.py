@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from headrace.databases.ports.conflicts import ConflictRecord
-    from headrace.databases.ports.ddl import DdlIn, DdlOutcomeKind, DdlPlace
+    from headrace.databases.ports.ddl import DdlIn, DdlJob, DdlOutcomeKind, DdlPlace
     from headrace.databases.ports.error_queue import ErrorEdit, ErrorTransaction
     from headrace.databases.ports.instantiations import ArrivalSeen, Carried, Instantiation, OtherCopy
     from headrace.databases.ports.planning import (
@@ -318,6 +318,34 @@ class ApplyRecords(Protocol):
             topology: its name.
             apply: the apply process.
             places: of the changes in the source's log.
+        """
+        ...
+
+    def ddl_jobs(self, topology: str, apply: str) -> tuple[DdlJob, ...]:
+        """Return the indexes that are being made outside the transactions of the data, by number.
+
+        Args:
+            topology: its name.
+            apply: the apply process.
+        """
+        ...
+
+    def run_ddl_job(
+        self, topology: str, apply: str, epoch: int, number: int, *, should_end: Callable[[], bool]
+    ) -> None:
+        """Make one attempt at a job, in a session of its own; its record then has the outcome, or is gone.
+
+        Args:
+            topology: its name.
+            apply: the apply process.
+            epoch: epoch of the driver.
+            number: of the job; a missing one is ignored.
+            should_end: asked several times a second: whether to break off.
+
+        Raises:
+            FencedError: a newer epoch exists.
+            DestinationRestarted: the epoch has ended with the server's run.
+            DatabaseUnavailable: the destination does not answer.
         """
         ...
 

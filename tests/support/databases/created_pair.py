@@ -42,7 +42,7 @@ class CreatedPair:
     """
 
     def __init__(self, source: str, destination: str, topology: str = TOPOLOGY) -> None:
-        self.topology = topology
+        self.topology, self.destination_dsn = topology, destination
         self.user = psycopg.connect(source, autocommit=True)
         self.admin = psycopg.connect(destination, autocommit=True)
         self._there = connect(source, application_name="there")

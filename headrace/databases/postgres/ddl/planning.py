@@ -13,15 +13,15 @@ Nothing here talks to a database.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.base.errors import DataError
 from headrace.databases.postgres.ddl import statements
 from headrace.databases.postgres.ddl.comparison import Work, compare
 from headrace.databases.postgres.ddl.proof import differences
-from headrace.databases.postgres.ddl.refusals import concurrent_refusal, refusal
+from headrace.databases.postgres.ddl.refusals import is_concurrent, refusal
 from headrace.lcr.ddl_record import DdlRecord
-from headrace.lcr.structure import PartKind, PartName, Structure
+from headrace.lcr.structure import IndexPart, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName
 
 __all__ = ["Planned", "check_result", "other_values", "plan_changes"]
@@ -35,15 +35,20 @@ class Planned:
 
     Args:
         refusal: why it is not replicated, for the operator; empty: it is.
+        is_left_out: the refusal has nothing but parts that are left out.
         passed_over: parts that have their new form already, as messages name them.
         left_out: why parts of it are not replicated while the others are.
         statements: the first statements to run, in this order; `last_statements` has those after them.
+        beside: an index that is to be made outside the transaction, as the client made it; then there is nothing else to
+            do. None: no such index.
     """
 
     refusal: str = ""
+    is_left_out: bool = False
     passed_over: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
+    beside: IndexPart | None = None
     _record: DdlRecord
     _passed_over: tuple[PartName, ...] = ()
     _before: Structure = _NOTHING
@@ -93,22 +98,39 @@ def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Pla
     found = compare(record, here)
     there = tuple(dict.fromkeys(found.passed_over))
     passed_over = tuple(str(key) for key in there)
-    reasons = [*found.refusals, *filter(None, [concurrent_refusal(record) if found.work or found.conflicts else ""])]
+    reasons = [*found.refusals]
+    is_left_out = bool(found.left_out and not (reasons or found.work or found.conflicts))
     if found.left_out and not (found.work or found.conflicts):
         reasons += found.left_out
     if reasons:
-        return Planned(refusal="; ".join(dict.fromkeys(reasons)), passed_over=passed_over, _record=record)
+        return Planned(
+            refusal="; ".join(dict.fromkeys(reasons)),
+            is_left_out=is_left_out,
+            passed_over=passed_over,
+            _record=record,
+        )
     if found.conflicts:
         raise _refused(here, record, "; ".join(found.conflicts))
+    beside = _beside(record, found.work, here)
+    work = found.work if beside is None else Work()
     return Planned(
         passed_over=passed_over,
         left_out=found.left_out,
-        statements=statements.first_statements(_name(here), found.work, here),
+        statements=statements.first_statements(_name(here), work, here),
+        beside=beside,
         _record=record,
         _passed_over=there,
         _before=here,
-        _work=found.work,
+        _work=work,
     )
+
+
+def _beside(record: DdlRecord, work: Work, here: Structure) -> IndexPart | None:
+    """Return the index that a client made with CONCURRENTLY, if it is all that is to be done."""
+    if not is_concurrent(record) or len(work.built) != 1 or replace(work, built=()):
+        return None
+    part = work.built[0]
+    return part if isinstance(part, IndexPart) and part.key not in elements(here) else None
 
 
 def other_values(planned: Planned, kept: Mapping[str, str | None]) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from headrace.lcr.structure import ColumnPart, ConstraintPart, Part, Structure
 __all__ = [
     "ATTRIBUTES",
     "column_refusal",
-    "concurrent_refusal",
     "creation_refusal",
     "drop_refusal",
+    "is_concurrent",
     "other_columns",
     "part_refusal",
     "refusal",
@@ -34,8 +34,7 @@ ATTRIBUTES: Mapping[str, Callable[[ColumnPart], object]] = {
 
 _CALLS = "calls a function that may do anything at the destination"
 _COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
-_CONCURRENTLY = re.compile(r"\s*(?:CREATE\s+(?:UNIQUE\s+)?|DROP\s+)INDEX\s+CONCURRENTLY\b", re.IGNORECASE)
-_INDEX_TAGS = ("CREATE INDEX", "DROP INDEX")
+_CONCURRENTLY = re.compile(r"\s*CREATE\s+INDEX\s+CONCURRENTLY\b", re.IGNORECASE)
 
 
 def refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
@@ -152,13 +151,14 @@ def _unusual(table: Structure, where: str) -> Iterator[str]:
         yield f"the table inherits, or others inherit from it{where}"
 
 
-def concurrent_refusal(record: DdlRecord) -> str:
-    """Return why an index is not made or dropped while others write, as the client wanted; empty: it did not want it.
+def is_concurrent(record: DdlRecord) -> bool:
+    """Return whether the client made an index while others wrote, and not a unique one.
 
-    The server takes CONCURRENTLY only in a statement that a client sends alone.
+    The server takes CONCURRENTLY only in a statement that a client sends alone. Nothing but the way in which the index is
+    made depends on this. A unique index decides which transactions depend on each other: it is made at its place in the
+    log.
     """
-    is_wanted = record.tag in _INDEX_TAGS and _CONCURRENTLY.match(_COMMENTS.sub(" ", record.query))
-    return "CONCURRENTLY is not replicated: it needs transactions of its own" if is_wanted else ""
+    return record.tag == "CREATE INDEX" and bool(_CONCURRENTLY.match(_COMMENTS.sub(" ", record.query)))
 
 
 def part_refusal(part: Part) -> str:

@@ -33,6 +33,7 @@ from headrace.databases.ports import (
     ComputedDifference,
     ConflictRecord,
     DdlIn,
+    DdlJob,
     DdlOutcomeKind,
     DdlPlace,
     DestinationTable,
@@ -75,12 +76,14 @@ from headrace.databases.postgres.destination.fencing import (
     refuse_epoch,
     take_apply_lock,
 )
+from headrace.databases.postgres.destination.index_jobs import run_index_job
 from headrace.databases.postgres.destination.partitions import missing_grant, nested_tables, remove_partition
 from headrace.databases.postgres.destination.planning import plan_destination
 from headrace.databases.postgres.destination.preflight import ADMINISTRATIVE_NAME, has_rows, preflight, preflight_tables
 from headrace.databases.postgres.destination.records import error_queue as destination_errors
 from headrace.databases.postgres.destination.records.conflict_history import conflicts as conflict_history
 from headrace.databases.postgres.destination.records.ddl_history import read_outcomes
+from headrace.databases.postgres.destination.records.ddl_jobs import list_jobs
 from headrace.databases.postgres.destination.records.removal import may_use_schema, remove_origins, remove_rows
 from headrace.databases.postgres.destination.records.schema import (
     CLAIM_LOCK,
@@ -459,6 +462,18 @@ class PostgresDestination:
             return {}
         with self._use("asking what became of DDL changes") as connection:
             return read_outcomes(connection, topology, apply, places)
+
+    def ddl_jobs(self, topology: str, apply: str) -> tuple[DdlJob, ...]:
+        """Return the indexes that are being made."""
+        with self._use("reading which indexes are being made") as connection:
+            return list_jobs(connection, topology, apply)
+
+    def run_ddl_job(
+        self, topology: str, apply: str, epoch: int, number: int, *, should_end: Callable[[], bool]
+    ) -> None:
+        """Make one attempt at a job."""
+        with self._use("making an index") as connection:
+            run_index_job(self._dsn, connection, (topology, apply, epoch), number, should_end)
 
     # ------------------------------------------------------------------ instantiation
 

@@ -276,6 +276,7 @@ def test_status_as_json_has_the_rows_of_the_views_under_their_columns(
         "dba_apply_conflict_history",
         "dba_apply_ddl",
         "dba_ddl_not_applied",
+        "dba_ddl_jobs",
         "dba_apply_instantiated_objects",
     }
     other = {"observed_time", "apply_time", "servers"}  # of the driver's own view

@@ -173,6 +173,20 @@ def test_index_that_was_rebuilt_or_moved_is_found_when_it_is_dropped(recording: 
     assert (record["before"]["owner"], record["after"]["owner"]) == ("s", "r")
 
 
+def test_index_that_failed_is_recorded_only_when_it_is_valid(recording: Recording) -> None:
+    """REINDEX, which repairs it, fires no trigger: the next record of the table has it."""
+    recording.site.run("INSERT INTO t VALUES (1, 'a'), (2, 'a')")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        recording.site.run("CREATE UNIQUE INDEX CONCURRENTLY i ON t (a)")
+    assert recording.run("DROP INDEX CONCURRENTLY i") == []
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        recording.site.run("CREATE UNIQUE INDEX CONCURRENTLY i ON t (a)")
+    recording.site.run("DELETE FROM t WHERE id = 2")
+    assert recording.run("REINDEX INDEX CONCURRENTLY i") == []
+    record = recording.one("ALTER TABLE t ADD COLUMN c int")
+    assert (names(record["before"], "indexes"), names(record["after"], "indexes")) == ([], ["i"])
+
+
 def test_effects_of_cascade_are_recorded_for_each_table(recording: Recording) -> None:
     recording.run("CREATE TYPE y AS ENUM ('a'); ALTER TABLE t ADD COLUMN c y")
     record = recording.one("DROP TYPE y CASCADE")

@@ -40,6 +40,7 @@ _LATER = (
     "row_mark",
     "ddl_history",
     "ddl_skip",
+    "ddl_job",
 )
 _CREATED = re.compile(r"CREATE (?:UNLOGGED )?(TABLE|VIEW|FUNCTION) (headrace\.\w+)")
 # for other log streams to pass this topology's changes, and for ending backends to release their origins

@@ -31,6 +31,7 @@ The tables
                       (`headrace.databases.ports.row_marks`).
     ddl_history       What became of each DDL change, written in its transaction; the writer trims it.
     ddl_skip          An operator's wish not to apply a DDL change; the transaction that leaves it out deletes the row.
+    ddl_job           One row per index that is being made outside the transactions of the data.
 
 The views `dba_*` and `v_streams_*` are for users and have the manuals' names and columns; `views` defines them.
 
@@ -316,6 +317,21 @@ _VERSION_20 = (
     *view_statements(20),
 )
 
+# The driver's worker deletes a row when the index is made, or left out. `source_relation` and `source_index` are the
+# source's numbers, `relation` is the table's here.
+_VERSION_21 = (
+    """CREATE TABLE headrace.ddl_job (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    topology text NOT NULL, apply text NOT NULL, source text NOT NULL, transaction_id bigint NOT NULL,
+    order_scn bigint NOT NULL, "position" bigint NOT NULL, source_relation bigint NOT NULL, source_index bigint NOT NULL,
+    owner text NOT NULL, name text NOT NULL, index_name text NOT NULL, definition text NOT NULL, relation oid,
+    state text NOT NULL DEFAULT 'WAITING', attempts integer NOT NULL DEFAULT 0, problem text NOT NULL DEFAULT '',
+    fix text NOT NULL DEFAULT '', added_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp()
+)""",
+    *view_statements(21),
+)
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_1,
     _VERSION_2,
@@ -337,6 +353,7 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
     _VERSION_18,
     QUOTED_SCHEMA,
     _VERSION_20,
+    _VERSION_21,
 )
 VERSION = len(VERSIONS)
 HISTORY_FROM = 8  # the first version with the history of conflicts

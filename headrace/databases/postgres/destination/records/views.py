@@ -224,6 +224,21 @@ _MADE: dict[str, _Made] = {
         expressions=_DDL,
         since=20,
     ),
+    "dba_ddl_jobs": _Made(
+        "headrace.ddl_job d WHERE d.state <> 'CANCELLED' ORDER BY d.number",
+        of="d",
+        expressions={
+            "apply_name": "d.apply",
+            "job_number": "d.number",
+            "source_database": "d.source",
+            "source_transaction_id": "d.transaction_id",
+            "message_number": 'd."position" + 1',
+            "object_owner": "d.owner",
+            "object_name": "d.name",
+            "creation_time": "d.added_at",
+        },
+        since=21,
+    ),
     "dba_apply_instantiated_objects": _Made(
         "headrace.instantiation i",
         of="i",

@@ -6,7 +6,7 @@ Job
 
 Main path
     change -> the operator's skip -> plan_changes -> deferred checks of rows -> as the table's owner: statements, proof ->
-    record_ddl. New and dropped tables: `new_tables`.
+    record_ddl. New and dropped tables: `new_tables`. CREATE INDEX CONCURRENTLY: `scheduled_indexes`.
 
 Errors
     What refuses the change itself is a `DataError` with `DDL_REFUSED` in its context: its hint has the ways out. A lock,
@@ -29,6 +29,7 @@ from headrace.databases.postgres.ddl.structure_query import read_kept_values
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
+from headrace.databases.postgres.destination.server_session.scheduled_indexes import ScheduledIndexes
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
 from headrace.lcr.ddl_record import DdlRecord
@@ -57,6 +58,9 @@ _RENAMED = "it is made and renamed in one transaction, and RENAME is not replica
 _CHANGED = "it is made and changed in one transaction, and rows behind the change do not fit the table here"
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
 
+_BESIDE = "a job makes it outside the transaction: headrace.dba_ddl_jobs has it until then"
+_ADAPTED = "the job that makes it follows the change"
+
 _T = TypeVar("_T")
 
 
@@ -82,6 +86,7 @@ class TableChanges:
         self._identity, self._transaction = identity, transaction
         self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
         self._new_tables = NewTables(identity, transaction, tables, self._as_owner)
+        self._indexes = ScheduledIndexes(identity, transaction)
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """Change a table and record the outcome, as `DestinationSession.change_table` says."""
@@ -104,6 +109,7 @@ class TableChanges:
             record = DdlRecord.of(change.content)
             if creation := change.creation:
                 return self._new_tables.create(creation, record, place, is_in_order=is_in_order)
+            self._indexes.follow(record, place, is_in_order=is_in_order)
         return self._drop(change, record, place) if record.after is None else self._alter(change, record, place)
 
     def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
@@ -132,9 +138,15 @@ class TableChanges:
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
             plan = plan_changes(record, here, version)
+        if plan.is_left_out and self._indexes.adapted:
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=f"{plan.refusal} yet: {_ADAPTED}")
         if plan.refusal or here is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=plan.refusal)
         others = other_values(plan, self._kept_values(change.base_table)) if plan.passed_over else ()
+        if plan.beside is not None:
+            with self._refusing(change, place):
+                self._indexes.schedule(record, place, TableName.of(here), plan.beside)
+            return DdlOutcome(kind=DdlOutcomeKind.SCHEDULED, reason=_BESIDE)
         if not plan.has_work:
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason="; ".join(others))
         self._check_rows(change, place)

@@ -553,12 +553,6 @@ REFUSED = {  # the record, and a word of the reason; the destination is as befor
     "NOT NULL that is not valid": (record(table(ID), table(col(1, "id", not_null=True, not_valid=True))), "not valid"),
     "foreign key": (record(table(ID), table(ID, FOREIGN)), "foreign keys"),
     "dropped foreign key": (record(table(ID, FOREIGN), table(ID)), "foreign keys"),
-    "concurrent index": (
-        record(
-            table(ID), table(ID, BY_ID), tag="CREATE INDEX", query="CREATE INDEX CONCURRENTLY by_id ON hr.jobs (id)"
-        ),
-        "CONCURRENTLY",
-    ),
 }
 
 
@@ -580,7 +574,6 @@ IN_BOTH_FORMS = (
     "index with a function",
     "foreign key",
     "dropped foreign key",
-    "concurrent index",
 )
 
 
@@ -614,7 +607,7 @@ def test_table_of_another_kind_is_a_refusal(kind: str) -> None:
     ids=["renamed", "altered"],
 )
 def test_altered_index_that_is_not_at_the_destination_is_left_out(after: Structure) -> None:
-    """The source made it with CONCURRENTLY, for example."""
+    """It is being made outside the transactions, for example."""
     planned = plan_changes(record(table(ID, BY_ID), after), table(ID), VERSION)
     assert "is not at the destination" in planned.refusal
 
@@ -678,19 +671,54 @@ def test_foreign_key_goes_with_its_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "is_refused"),
+    ("query", "is_beside"),
     [
-        ("create unique index concurrently i on t (a)", True),
+        ("create index concurrently if not exists i on t (a)", True),
         ("/* now */ CREATE -- yes\n INDEX CONCURRENTLY ON t (a)", True),
-        ("drop index\nconcurrently i", True),
         ('CREATE INDEX i ON t ("concurrently")', False),
         ("CREATE INDEX i ON t (a) /* not CONCURRENTLY */", False),
         ("SELECT 'CREATE INDEX CONCURRENTLY i ON t (a)'; CREATE INDEX i ON t (a)", False),
     ],
 )
-def test_concurrent_statement_is_known_by_its_words(query: str, is_refused: bool) -> None:
+def test_concurrent_statement_is_known_by_its_words(query: str, is_beside: bool) -> None:
     change = record(table(ID), table(ID, BY_ID), tag="CREATE INDEX", query=query)
-    assert bool(plan_changes(change, table(ID), VERSION).refusal) == is_refused
+    planned = plan_changes(change, table(ID), VERSION)
+    assert planned.beside == (BY_ID if is_beside else None)
+    assert planned.has_work != is_beside
+    assert not planned.refusal
+
+
+CONCURRENT = {"tag": "CREATE INDEX", "query": "CREATE INDEX CONCURRENTLY by_id ON hr.jobs (id)"}
+
+
+def test_index_is_made_beside_the_rest_only_where_it_is_all_that_is_to_be_done() -> None:
+    """What the source changed before, and nobody recorded, comes with it."""
+    change = record(table(ID), table(ID, TEXT, BY_ID), **CONCURRENT)
+    planned = plan_changes(change, table(ID), VERSION)
+    assert planned.beside is None
+    assert len(statements_of(planned, table(ID))) == 2
+
+
+def test_unique_index_is_made_at_its_place() -> None:
+    unique = IndexPart(number=30, name="by_id", definition=BY_ID.definition.replace("INDEX", "UNIQUE INDEX", 1))
+    query = "CREATE UNIQUE INDEX CONCURRENTLY by_id ON hr.jobs (id)"
+    planned = plan_changes(record(table(ID), table(ID, unique), tag="CREATE INDEX", query=query), table(ID), VERSION)
+    assert planned.beside is None
+    assert statements_of(planned, table(ID)) == [unique.definition]
+
+
+def test_index_that_is_there_is_not_made_beside_the_rest() -> None:
+    change = record(table(ID), table(ID, BY_ID), **CONCURRENT)
+    without_work(plan_changes(change, change.after, VERSION))
+    assert plan_changes(change, change.after, VERSION).beside is None
+    with pytest.raises(DataError, match="neither as before"):
+        plan_changes(change, table(ID, idx(30, "by_id", "id DESC")), VERSION)
+
+
+def test_index_with_a_function_of_users_is_refused_however_it_is_made() -> None:
+    change = record(table(ID), table(ID, idx(9, "i", "hr.f(id)", calls=True)), **CONCURRENT)
+    planned = plan_changes(change, table(ID), VERSION)
+    assert ("function" in planned.refusal, planned.beside) == (True, None)
 
 
 # ------------------------------------------------------------------ names
