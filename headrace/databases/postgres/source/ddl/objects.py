@@ -43,7 +43,7 @@ What `up` has compared
 
 from __future__ import annotations
 
-from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
+from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, OWN_CASTS, PRINTED_WITH, STRUCTURE
 from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
 from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
@@ -51,7 +51,7 @@ from headrace.lcr.ddl import DDL_LOG
 __all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]
 
 SCHEMA, LOG = DDL_LOG
-VERSION = 2
+VERSION = 3
 """Of these texts: `up` replaces older ones. A newer version of Headrace leaves none older than its own."""
 EVENT_TRIGGERS = ("headrace_ddl_drop", "headrace_ddl_end", "headrace_ddl_rewrite")
 ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
@@ -149,14 +149,15 @@ BEGIN
 END $do$;
 """
 
-# The setting belongs to the transaction, and goes with a savepoint that is rolled back. ' 16385:4 16390:2': tables and
-# the reasons of their rewrites (`AT_REWRITE_*`).
+# The setting belongs to the transaction, and goes with a savepoint that is rolled back. ' 16385:4:16403 16390:2:16390': tables,
+# the reasons of their rewrites (`AT_REWRITE_*`), and the files that have their rows until then.
 _NOTE_REWRITE = """
 CREATE OR REPLACE FUNCTION headrace_ddl.note_rewrite() RETURNS event_trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $body$
 BEGIN
     PERFORM set_config('headrace_ddl.rewritten', concat(current_setting('headrace_ddl.rewritten', true), ' ',
-        pg_event_trigger_table_rewrite_oid(), ':', pg_event_trigger_table_rewrite_reason()), true);
+        pg_event_trigger_table_rewrite_oid(), ':', pg_event_trigger_table_rewrite_reason(), ':',
+        pg_relation_filenode(pg_event_trigger_table_rewrite_oid())), true);
 EXCEPTION WHEN OTHERS THEN
     RAISE LOG 'headrace: a rewrite was not noted: %', SQLERRM;
 END $body$;
@@ -194,6 +195,7 @@ DECLARE
     is_behind boolean;
     is_unread boolean;
     reasons integer;
+    rewritten_from bigint;
     state text;
 BEGIN
     GET DIAGNOSTICS caller = PG_CONTEXT;  -- one line: the client's own statement; more: a function or DO ran it
@@ -307,7 +309,11 @@ BEGIN
             -- an old snapshot shows an index or a constraint that another transaction has dropped since
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'the table changed behind the snapshot';
         END IF;
-        reasons := coalesce((regexp_match(rewrites, format(' %s:([0-9]+)', each.relation)))[1]::integer, 0);
+        -- more than one where an earlier statement's were not recorded: the file is that of the last one
+        SELECT coalesce(bit_or(r.found[1]::integer), 0), (array_agg(r.found[2]::bigint ORDER BY r.place DESC))[1]
+        INTO reasons, rewritten_from
+        FROM regexp_matches(rewrites, format(' %s:([0-9]+)(?::([0-9]+))?', each.relation), 'g')
+            WITH ORDINALITY AS r (found, place);
         is_unread := NOT is_readable AND each.dropped_owner !~ '^(pg_.*|information_schema|headrace|headrace_ddl)$';
         CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role' AND (new IS NULL OR NOT is_behind)
             AND is_unread IS NOT TRUE;
@@ -327,7 +333,7 @@ BEGIN
                 'constraints', '[]'::jsonb, 'indexes', '[]'::jsonb);
         END IF;
         IF reasons <> 0 THEN
-            rewrites := regexp_replace(rewrites, format(' %s:[0-9]+', each.relation), '');
+            rewrites := regexp_replace(rewrites, format(' %s:[0-9]+(?::[0-9]+)?', each.relation), '', 'g');
             PERFORM set_config('headrace_ddl.rewritten', rewrites, true);
         END IF;
         content := jsonb_build_object(
@@ -342,6 +348,10 @@ BEGIN
             'query', query, 'is_nested', strpos(caller, E'\\n') > 0,
             'user', session_user, 'role', current_setting('role'),
             'version', current_setting('server_version_num')::integer / 10000);
+        IF reasons <> 0 THEN
+            content := content || jsonb_build_object('rewriting', jsonb_build_object(
+                'from', rewritten_from, 'encoding', getdatabaseencoding(), 'casts', {OWN_CASTS}));
+        END IF;
         PERFORM convert_to(content::text, 'UTF8');  -- fails where a name cannot be sent
         indexes := ARRAY(SELECT unnest(ARRAY[i ->> 'number', concat_ws('.', new ->> 'owner', i ->> 'name')])
                          FROM jsonb_array_elements(new -> 'indexes') AS i);
