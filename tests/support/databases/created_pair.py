@@ -137,8 +137,8 @@ class CreatedPair:
         before = row_of(self._there.execute(_STRUCTURE, (qualified(*was),)))[0]
         self.user.execute(statement.encode())
         after = row_of(self._there.execute(_STRUCTURE, (qualified(*(now or was)),)))[0]
-        values = {"relation": number, "version": self.version, **attributes}
-        return ddl_change(before, after, query=statement, **values)
+        values = {"relation": number, "version": self.version, "query": statement, **attributes}
+        return ddl_change(before, after, **values)
 
     def rewritten(
         self, name: str, statement: str, *, reasons: int = 4, casts: bool = False, **attributes: Any

@@ -152,7 +152,7 @@ def test_key_with_everything_that_hangs_on_it_is_widened(created: CreatedPair) -
         created.assert_equal("jobs")
     identity = created.admin.execute("SELECT relreplident::text FROM pg_class WHERE oid = 'hr.jobs'::regclass")
     assert identity.fetchone() == ("i",)
-    created.admin.execute("INSERT INTO hr.jobs (id) VALUES (9223372036854775807)")
+    created.admin.execute("INSERT INTO hr.jobs (id) VALUES (9223372036854775806)")
 
 
 def test_identity_column_is_widened(created: CreatedPair) -> None:
@@ -214,7 +214,7 @@ REFUSED = {
     "expression": ("ALTER TABLE hr.jobs ALTER n TYPE bigint USING n * 2", {}),
     "same type": ("ALTER TABLE hr.jobs ALTER n TYPE int USING n * 2", {}),
     "beside another column": ("ALTER TABLE hr.jobs ALTER n TYPE bigint, ALTER c TYPE text USING upper(c)", {}),
-    "function": ("ALTER TABLE hr.jobs ALTER n TYPE bigint", {"query": "SELECT hr.migrate()", "is_nested": True}),
+    "function": ("ALTER TABLE hr.jobs ALTER n TYPE bigint", {"query": "SELECT hr.migrate()"}),
     "function with such a text": ("ALTER TABLE hr.jobs ALTER n TYPE bigint", {"is_nested": True}),
     "several": ("ALTER TABLE hr.jobs ALTER n TYPE bigint; SELECT 1", {}),
     "cut": ("ALTER TABLE hr.jobs ALTER n TYPE bigint" + " " * 65536 + "USING n * 2", {}),
@@ -237,8 +237,7 @@ def test_uncertain_rewriting_is_recorded_only(created: CreatedPair, name: str) -
         "INSERT INTO hr.jobs VALUES (1, 'a', 2, '2026-01-01', '2026-01-02')",
     )
     created.user.execute("SET TimeZone = 'Asia/Tokyo'")
-    query = attributes.pop("query", "SELECT 'cut'") if name == "function" else statement[:65536]
-    change = created.rewritten("jobs", statement, **{"query": query, **attributes})
+    change = created.rewritten("jobs", statement, **{"query": statement[:65536], **attributes})
     assert '"rewriting"' in change.content
     was = created.at_destination("jobs")
     (outcome,) = created.apply(change)
