@@ -43,8 +43,9 @@ What `up` has compared
 
 from __future__ import annotations
 
-from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, OWN_CASTS, PRINTED_WITH, STRUCTURE
+from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
 from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
+from headrace.databases.postgres.source.ddl.rewriting import NOTE_REWRITE, REWRITING, SINCE_REWRITING
 from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
 
@@ -147,20 +148,6 @@ BEGIN
         EXECUTE pg_catalog.format('ALTER TABLE headrace_ddl.%s ENABLE ALWAYS TRIGGER refuse', guarded);
     END LOOP;
 END $do$;
-"""
-
-# The setting belongs to the transaction, and goes with a savepoint that is rolled back. ' 16385:4:16403 16390:2:16390': tables,
-# the reasons of their rewrites (`AT_REWRITE_*`), and the files that have their rows until then.
-_NOTE_REWRITE = """
-CREATE OR REPLACE FUNCTION headrace_ddl.note_rewrite() RETURNS event_trigger LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $body$
-BEGIN
-    PERFORM set_config('headrace_ddl.rewritten', concat(current_setting('headrace_ddl.rewritten', true), ' ',
-        pg_event_trigger_table_rewrite_oid(), ':', pg_event_trigger_table_rewrite_reason(), ':',
-        pg_relation_filenode(pg_event_trigger_table_rewrite_oid())), true);
-EXCEPTION WHEN OTHERS THEN
-    RAISE LOG 'headrace: a rewrite was not noted: %', SQLERRM;
-END $body$;
 """
 
 # The first firing of a statement records all that it did, so that the second one finds nothing new. Constraints and
@@ -309,11 +296,7 @@ BEGIN
             -- an old snapshot shows an index or a constraint that another transaction has dropped since
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'the table changed behind the snapshot';
         END IF;
-        -- more than one where an earlier statement's were not recorded: the file is that of the last one
-        SELECT coalesce(bit_or(r.found[1]::integer), 0), (array_agg(r.found[2]::bigint ORDER BY r.place DESC))[1]
-        INTO reasons, rewritten_from
-        FROM regexp_matches(rewrites, format(' %s:([0-9]+)(?::([0-9]+))?', each.relation), 'g')
-            WITH ORDINALITY AS r (found, place);
+        {REWRITING}
         is_unread := NOT is_readable AND each.dropped_owner !~ '^(pg_.*|information_schema|headrace|headrace_ddl)$';
         CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role' AND (new IS NULL OR NOT is_behind)
             AND is_unread IS NOT TRUE;
@@ -339,6 +322,7 @@ BEGIN
         content := jsonb_build_object(
             'format', 1, 'tag', tg_tag, 'relation', each.relation::int8, 'before', old, 'is_known', is_known,
             'after', new, 'gone', each.gone, 'rewritten', reasons, 'file', file,
+            'rewriting', CASE WHEN reasons <> 0 THEN {SINCE_REWRITING} END,
             -- what rows from before have in new columns
             'older', (SELECT coalesce(jsonb_object_agg(a.attname, {KEPT_VALUE}), '{{}}')
                       FROM pg_attribute a
@@ -348,10 +332,6 @@ BEGIN
             'query', query, 'is_nested', strpos(caller, E'\\n') > 0,
             'user', session_user, 'role', current_setting('role'),
             'version', current_setting('server_version_num')::integer / 10000);
-        IF reasons <> 0 THEN
-            content := content || jsonb_build_object('rewriting', jsonb_build_object(
-                'from', rewritten_from, 'encoding', getdatabaseencoding(), 'casts', {OWN_CASTS}));
-        END IF;
         PERFORM convert_to(content::text, 'UTF8');  -- fails where a name cannot be sent
         indexes := ARRAY(SELECT unnest(ARRAY[i ->> 'number', concat_ws('.', new ->> 'owner', i ->> 'name')])
                          FROM jsonb_array_elements(new -> 'indexes') AS i);
@@ -458,7 +438,7 @@ INSTALL = (
     + _STRUCTURE_OF
     + _REFUSE
     + PUBLISH
-    + _NOTE_REWRITE
+    + NOTE_REWRITE
     + _NOTE
     + WATCH
     + _CLOSE
