@@ -118,7 +118,7 @@ def test_certain_conversion_is_planned_with_its_cast() -> None:
     assert plan.statements == (
         'ALTER TABLE ONLY "hr"."jobs" ALTER COLUMN "c" SET DATA TYPE integer USING "c"::integer',
     )
-    assert (plan.may_rewrite, plan.rewrites_alike, plan.converted) == (True, True, {"c"})
+    assert (plan.may_rewrite, plan.rewrites_alike, plan.converted) == (True, True, frozenset({"c"}))
     assert "in its log" in plan_changes(found, found.before, 16).refusal
 
 
