@@ -11,8 +11,9 @@ faster of native's two, `ratio_same_synchronous_commit` with the same setting. A
 
 Headrace runs twice per round, too: with combined capture and apply (`headrace`), and through queues and a propagation
 (`queued`). With `--authentication` it runs a third time, combined and with `tls: none` (`open`), and `headrace up` is
-timed in both forms: this is the cost of certificates on every link. `benchmarks.networks` measures several flows at
-once.
+timed in both forms: this is the cost of certificates on every link. With `--ddl` it runs once more, combined and with
+`ddl: true` (`ddl`), while no DDL runs: rows should cost the same. `benchmarks.ddl` measures DDL itself.
+`benchmarks.networks` measures several flows at once.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ _DRAIN_TIMEOUT_S = 600.0
 _REST_S = 10.0  # after the copy of the tables: the copying tasks have ended by then
 _IDLE_S = 20.0  # measuring time of idle CPU: some hundred clock ticks at a few per cent of a core
 RUNS_MIN = 3  # a median of fewer runs depends on one run
+_ALSO = ("open", "ddl")  # settings that a run has on demand
+_HEADRACES = ("headrace", "queued", *_ALSO)  # all settings of Headrace
 # The goals: the bench exits with 1 when one is missed.
 RATIO_MIN = 0.5
 P50_MAX_MS = 200.0
@@ -84,13 +87,13 @@ class Bench:
     servers: Servers
     native: NativePeer
     headrace: HeadracePeer
-    is_open_too: bool = False
+    also: tuple[str, ...] = ()  # of `_ALSO`
     runs: dict[tuple[str, str], list[Run]] = field(default_factory=dict)
 
     def measure(self, workload: Workload, runs: int) -> None:
         """Warm up, then run the workload alternating through every peer and setting."""
         for number in range(runs + 1):
-            for setting in self._order(number, is_open_too=self.is_open_too):
+            for setting in self._order(number, self.also):
                 run = self._run(workload, setting)
                 counted = number > 0
                 _say(
@@ -106,12 +109,12 @@ class Bench:
                     self.runs.setdefault((workload.name, setting), []).append(run)
 
     @staticmethod
-    def _order(number: int, *, is_open_too: bool = False) -> tuple[str, ...]:
-        order = ("native", "headrace", "native_on", "queued", *(("open",) if is_open_too else ()))
+    def _order(number: int, also: tuple[str, ...] = ()) -> tuple[str, ...]:
+        order = ("native", "headrace", "native_on", "queued", *also)
         return order if number % 2 else order[::-1]
 
     def _run(self, workload: Workload, setting: str) -> Run:
-        peer: Peer = self.headrace if setting in {"headrace", "queued", "open"} else self.native
+        peer: Peer = self.headrace if setting in _HEADRACES else self.native
         if isinstance(peer, NativePeer):
             peer.set_synchronous_commit("on" if setting == "native_on" else "off")
         self._rest(peer, workload, setting)
@@ -143,7 +146,7 @@ class Bench:
         """Restore the state from which a run starts: caught up, stopped, settled."""
         for each in (self.native, self.headrace):
             each.start()
-        self.headrace.change(queued=setting == "queued", is_open=setting == "open")
+        self.headrace.change(queued=setting == "queued", is_open=setting == "open", has_ddl=setting == "ddl")
         workload.reset(peer.pair.source)
         for each in (self.native, self.headrace):
             each.wait_caught_up()
@@ -191,19 +194,17 @@ class Bench:
         self.headrace.start()
         self.headrace.change()
         self.headrace.stop()
-        for name, peer, other in (
-            ("native", self.native, self.headrace),
-            ("headrace", self.headrace, self.native),
-            ("queued", self.headrace, self.native),
-            *((("open", self.headrace, self.native),) if self.is_open_too else ()),
-        ):
+        others = ("headrace", "queued", *self.also)
+        peers: list[tuple[str, Peer, Peer]] = [("native", self.native, self.headrace)]
+        peers += [(setting, self.headrace, self.native) for setting in others]
+        for name, peer, other in peers:
             other.wait_caught_up() if name == "headrace" else other.start()
             other.stop()
             if isinstance(peer, NativePeer):
                 peer.set_synchronous_commit(SYNCHRONOUS_COMMIT)
             peer.start()
             if peer is self.headrace:
-                peer.change(queued=name == "queued", is_open=name == "open")
+                peer.change(queued=name == "queued", is_open=name == "open", has_ddl=name == "ddl")
             peer.wait_caught_up()
             Latency(rate=latency.rate, duration_s=3.0).run(peer.pair.source, peer.pair.destination)  # warm-up
             found[name] = latency.run(peer.pair.source, peer.pair.destination)
@@ -266,13 +267,13 @@ def report(
                 "headrace_rows_per_s": round(workload.row_changes / seconds["headrace"]),
                 "native_usage": {stage: asdict(usage) for stage, usage in middle(runs["native"]).usage.items()},
                 "queued_s": round(seconds["queued"], 3),
-                **({"open_s": round(seconds["open"], 3)} if "open" in seconds else {}),
+                **{f"{setting}_s": round(seconds[setting], 3) for setting in _ALSO if setting in seconds},
                 "queued_usage": {stage: asdict(usage) for stage, usage in middle(runs["queued"]).usage.items()},
                 "cpu_s_per_100k_rows": {
                     setting: round(
                         statistics.median(_own_cpu_s(run) for run in runs[setting]) * 1e5 / workload.row_changes, 3
                     )
-                    for setting in ("headrace", "queued", "open")
+                    for setting in _HEADRACES
                     if setting in runs
                 },
             }
@@ -352,6 +353,7 @@ def show(result: dict[str, Any]) -> None:
     if "open" in result["latency"]:
         p50, without = (result["latency"][name]["p50_ms"] for name in ("headrace", "open"))
         _say(f"\nlatency p50: with certificates {p50} ms, with `tls: none` {without} ms")
+    _show_ddl(result)
     if start_up := result["start_up_s"]:
         _say(
             f"\n`headrace up` where nothing runs: with certificates {start_up['headrace']['median']:.2f} s, with `tls:"
@@ -379,6 +381,19 @@ def show(result: dict[str, Any]) -> None:
         _say(f"\nlatency, {name}: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, max {latency['max_ms']} ms")
 
 
+def _show_ddl(result: dict[str, Any]) -> None:
+    for entry in result["workloads"]:
+        if "ddl_s" in entry:
+            cpu = entry["cpu_s_per_100k_rows"]
+            _say(
+                f"\n{entry['name']}: with `ddl: true` {entry['ddl_s']:.2f} s, without {entry['headrace_s']:.2f} s; CPU of"
+                f" Headrace's processes per 100,000 rows {cpu['ddl']} s and {cpu['headrace']} s"
+            )
+    if "ddl" in result["latency"]:
+        p50, without = (result["latency"][name]["p50_ms"] for name in ("ddl", "headrace"))
+        _say(f"\nlatency p50: with `ddl: true` {p50} ms, without {without} ms")
+
+
 def _lower(found: float, other: float) -> str:
     return f"{100 * (1 - found / other):.0f} % lower" if other else "nothing to compare with"
 
@@ -403,7 +418,7 @@ def shortcomings(result: dict[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _prepared(workloads: list[Workload], latency: Latency, *, is_open_too: bool) -> Iterator[Bench]:
+def _prepared(workloads: list[Workload], latency: Latency, also: tuple[str, ...]) -> Iterator[Bench]:
     with bench_servers() as servers:
         peers = {name: servers.make_pair(f"bench_{name}") for name in ("native", "headrace")}
         tables: tuple[str, ...] = (latency.table, MARK_TABLE)
@@ -423,7 +438,7 @@ def _prepared(workloads: list[Workload], latency: Latency, *, is_open_too: bool)
             _say("setting up native replication and Headrace ...")
             native.set_up(tables)
             headrace.set_up(tables)
-            yield Bench(servers, native, headrace, is_open_too)
+            yield Bench(servers, native, headrace, also)
         finally:
             for peer in (headrace, native):
                 try:
@@ -464,6 +479,11 @@ def main() -> int:
         action="store_true",
         help="measure Headrace with `tls: none` (`open`) too: what authentication and encryption cost",
     )
+    parser.add_argument(
+        "--ddl",
+        action="store_true",
+        help="measure Headrace with `ddl: true` too, while no DDL runs: what rows pay for it",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     large = OneTransaction(name="memory", row_changes=int(10_000_000 * arguments.share))
@@ -473,7 +493,8 @@ def main() -> int:
     latencies: dict[str, LatencyResult] = {}
     memory: dict[str, Any] = {}
     start_up: dict[str, list[float]] = {}
-    with _prepared([*chosen, large], latency, is_open_too=arguments.authentication) as bench:
+    also = tuple(name for name, wanted in zip(_ALSO, (arguments.authentication, arguments.ddl), strict=True) if wanted)
+    with _prepared([*chosen, large], latency, also) as bench:
         time.sleep(_REST_S)
         footprints = footprint(bench.headrace.roots(), bench.headrace.components())
         idle = _idle(bench.headrace)

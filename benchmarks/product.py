@@ -23,7 +23,7 @@ sites:
   src: {{database: {{kind: postgres, dsn: "${{BENCH_SOURCE_DSN}}"}}}}
   dst: {{database: {{kind: postgres, dsn: "${{BENCH_DESTINATION_DSN}}"}}}}
 replicate:
-  - {{schemas: [public], from: src, to: [dst]}}
+  - {{schemas: [public], from: src, to: [dst]{ddl}}}
 """
 _COMMAND_TIMEOUT_S = 900
 
@@ -172,12 +172,15 @@ class HeadracePeer(HeadraceTopology):
         self.change()
         self.wait_caught_up()
 
-    def change(self, *, queued: bool = False, is_open: bool = False) -> None:
+    def change(self, *, queued: bool = False, is_open: bool = False, has_ddl: bool = False) -> None:
         """Edit the topology, if it differs. The log writer must run.
 
         Args:
             queued: through queues and a propagation; else with combined capture and apply.
             is_open: no link authenticates or encrypts (`tls: none`).
+            has_ddl: DDL is replicated, too (`ddl: true`).
         """
-        text = _TOPOLOGY.format(state_dir=self.state_dir, combined="never" if queued else "auto")
+        text = _TOPOLOGY.format(
+            state_dir=self.state_dir, combined="never" if queued else "auto", ddl=", ddl: true" if has_ddl else ""
+        )
         self.bring_up(text + ("tls: none\n" if is_open else ""))

@@ -82,7 +82,7 @@ class TableToInstantiate:
         Raises:
             TransformationError: a transformation cannot be applied to it.
         """
-        return columns_at_the_end(names, self.transformations, table=str(self.source))
+        return columns_at_the_end(names, self.transformations, table=self.source)
 
 
 class ReplicatedTables(Sequence[TableToInstantiate]):

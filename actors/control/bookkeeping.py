@@ -6,7 +6,7 @@ Durable when
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,15 @@ from actors.control.leaving import LeavingSites
 from actors.control.noted_receivers import NotedReceivers
 from actors.control.prepared_record import PreparedRecord
 from actors.control.unrecorded import Unrecorded
-from headrace.base.plain_data import as_json
+from headrace.base.plain_data import as_json, from_json
+from topology.edits.known_columns import TableColumns, names_columns, with_known_columns
 
 if TYPE_CHECKING:
     from actors.control.desired import DesiredTopology
     from actors.hosting.runtime import ActorSystem
     from headrace.base.clock import Clock
     from topology.edits.receivers import Receivers
+    from topology.spec import TopologySpec
 
 __all__ = ["Bookkeeping"]
 
@@ -42,6 +44,7 @@ class Bookkeeping:
         left: sites that an edit left and that are not cleared.
         shapes: earlier shapes of tables.
         receivers: whether the sites have recorded which apply process gets which table.
+        columns: by source, the columns of its tables of which a transformation names some; as of the preparation.
     """
 
     def __init__(self, state_dir: Path, actors: ActorSystem, clock: Clock, *, keep_call: str) -> None:
@@ -51,6 +54,7 @@ class Bookkeeping:
         self.left = LeavingSites(self.record, actors, clock)
         self.shapes = EarlierShapes(self.record, actors, clock)
         self.receivers = NotedReceivers(self.record, actors, clock)
+        self.columns: dict[str, tuple[TableColumns, ...]] = {}
 
     def open(self) -> None:
         """Read the record.
@@ -63,9 +67,29 @@ class Bookkeeping:
         self.left.open()
         self.shapes.open()
         self.receivers.open()
+        self._read_columns()
+
+    def _read_columns(self) -> None:
+        noted = self.record.read().get("columns", {})
+        self.columns = {
+            source: tuple(from_json(TableColumns, each) for each in tables) for source, tables in noted.items()
+        }
+
+    def lacks_columns(self, spec: TopologySpec) -> bool:
+        """Return whether an earlier version prepared the topology, and recorded no columns for its transformations."""
+        return "columns" not in self.record.read() and names_columns(spec)
+
+    def informed(self, spec: TopologySpec) -> TopologySpec:
+        """Return the topology as its clients get it: their transformations know the columns of their tables."""
+        return with_known_columns(spec, self.columns)
 
     def save(
-        self, desired: DesiredTopology, *, identities: Mapping[str, str], receivers: Mapping[str, Receivers]
+        self,
+        desired: DesiredTopology,
+        *,
+        identities: Mapping[str, str],
+        receivers: Mapping[str, Receivers],
+        columns: Mapping[str, Sequence[TableColumns]],
     ) -> None:
         """Record that a topology is prepared.
 
@@ -73,6 +97,7 @@ class Bookkeeping:
             desired: the topology.
             identities: identities of its databases, by site.
             receivers: which apply process gets which table, by source.
+            columns: the columns of its tables, by source.
         """
         self.record.update(
             {
@@ -84,9 +109,11 @@ class Bookkeeping:
                 "left": [as_json(each) for each in self.left.with_edit(desired.edit.before, desired.spec)],
                 "receivers_noted": False,
                 "receivers": {source: as_json(each) for source, each in receivers.items()},
+                "columns": {source: [as_json(each) for each in tables] for source, tables in columns.items()},
                 "unseen": [],
             }
         )
         self.left.open()
         self.unrecorded.open()
         self.receivers.open()
+        self._read_columns()

@@ -27,6 +27,7 @@ from topology.checks.static import another_database, lasting_identities, one_dat
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import components_of
+from topology.edits.known_columns import TableColumns, named_columns
 from topology.edits.overtaken import overtaken
 from topology.edits.stored import entrusted
 from topology.edits.subset_changes import shape_changes, subset_changes
@@ -61,6 +62,7 @@ class Preflight:
     Attributes:
         names: names of each source's tables, by object number.
         identities: identities of the sites' databases.
+        columns: by source, the columns of its tables of which a transformation names some.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Preflight:
         self._actors, self._observation, self._record, self._shapes = actors, observation, record, shapes
         self.names: dict[str, dict[int, TableName]] = {}
         self.identities: dict[str, str] = {}
+        self.columns: dict[str, tuple[TableColumns, ...]] = {}
 
     def look(self, spec: TopologySpec, misfits: Collection[Finding]) -> tuple[Finding, ...]:
         """Check every site of the topology.
@@ -82,6 +85,7 @@ class Preflight:
         """
         findings: list[Finding] = []
         self.names.clear()
+        self.columns.clear()
         sites = [component.name for component in components_of(spec) if component.kind == "site"]
         for site in sites:
             findings += self._actors.call(site, "preflight", entrusted(spec, site), timeout_s=PREFLIGHT_TIMEOUT_S)
@@ -190,6 +194,8 @@ class Preflight:
         self.names.setdefault(apply.source, {}).update(
             {int(version.object_number): TableName.of(version) for version in versions}
         )
+        known = self.columns.get(apply.source, ())
+        self.columns[apply.source] = tuple(dict.fromkeys((*known, *named_columns(spec, apply.source, versions))))
         findings, fitting = arrival_findings(apply, ways, versions, ways_before(spec, apply))
         came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
         domains: tuple[TableShape, ...] = self._actors.call(

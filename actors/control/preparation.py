@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from actors.control.desired import CONTROLLER
 from actors.control.preflight import PREFLIGHT_TIMEOUT_S
 from actors.site.receivers import kept_at_call, leave_out, leave_out_dropped, note_first_receivers, receivers_of
+from topology.edits.known_columns import clients_that_know_others
 
 if TYPE_CHECKING:
     from actors.control.bookkeeping import Bookkeeping
@@ -110,7 +111,9 @@ class Preparation:
         self._leave_out(desired, noted, ended={*applies, *late})
         self._keep_rows(desired, noted)
         note_first_receivers(self._actors, noted)
-        self._books.save(desired, identities=self._preflight.identities, receivers=noted)
+        self._books.save(
+            desired, identities=self._preflight.identities, receivers=noted, columns=self._preflight.columns
+        )
         in_force()
         self.is_done = True
         # Not before: until this topology is in force, another `up` may return to one that has them.
@@ -184,8 +187,10 @@ class Preparation:
             for apply in desired.spec.applies
             if f"site:{apply.source}" in {*uncaptured, *self._books.unrecorded.sites}
         }
+        # Their transformations are to know the columns of now, those of a new table for example.
+        informed = clients_that_know_others(desired.spec, self._books.columns, self._preflight.columns)
         leaving = {each.component for each in self._books.left.with_edit(edit.before, desired.spec)}
-        return sorted((ending | with_new_tables) & present - {site.name for site in desired.sites} - leaving)
+        return sorted((ending | with_new_tables | informed) & present - {site.name for site in desired.sites} - leaving)
 
     def _new(self, desired: DesiredTopology) -> tuple[str, ...]:
         """Return components that the topology did not have at its last preparation.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from actors.control.observation import Observation
     from actors.hosting.runtime import ActorSystem
     from topology.edits.changes import Component
+    from topology.spec import TopologySpec
 
 __all__ = ["Reconciler"]
 
@@ -62,7 +63,7 @@ class Reconciler:
                 self._bring_up_to_date(desired, component, present, is_prepared=is_prepared)
 
     def _create(self, desired: DesiredTopology, component: Component, *, is_prepared: bool) -> None:
-        spec, label = desired.entrusted(component.name), desired.edit.labels[component.name]
+        spec, label = self._entrusted(desired, component), desired.edit.labels[component.name]
         if component.kind == "site" and not is_prepared:
             unprepared, label = desired.edit.unprepared(component.name, desired.spec)
             spec = entrusted(unprepared, component.name)
@@ -85,7 +86,12 @@ class Reconciler:
         # Not before everything is prepared: if the change is refused, running components stay unchanged.
         elif is_prepared and self._went_before(desired, name, present):
             with contextlib.suppress(HeadraceError):  # it does not answer: the next step retries
-                self._actors.call(name, "reconfigure", desired.entrusted(name), desired.edit.labels[name])
+                self._actors.call(name, "reconfigure", self._entrusted(desired, component), desired.edit.labels[name])
+
+    def _entrusted(self, desired: DesiredTopology, component: Component) -> TopologySpec:
+        """Return the topology as one of its components gets it; only clients of rules need to know columns."""
+        spec = desired.entrusted(component.name)
+        return self._books.informed(spec) if component.kind in {"capture", "propagation", "apply"} else spec
 
     def _may_begin(
         self, desired: DesiredTopology, component: Component, present: set[str], *, is_put_off: bool

@@ -117,6 +117,7 @@ class SetUp:
             not self._preparation.is_done
             or self._books.kept.must_be_noted
             or bool(self._books.unrecorded.sites)
+            or self._books.lacks_columns(desired.spec)
             or bool(self._preparation.uncaptured(desired))
         )
 

@@ -187,7 +187,15 @@ class DestinationRole:
         with closing(self._database.open_destination(tables)) as destination:
             recorded = destination.instantiations(self._topology, apply)
             old_names = renamed(identities or {}, recorded)
-            there, awaited = without_awaited(destination, versions, made or {}, recorded, self._site)
+            there, awaited = without_awaited(
+                destination,
+                versions,
+                made or {},
+                recorded,
+                self._site,
+                apply=apply,
+                captured=frozenset((identities or {}).values()),
+            )
             # A missing property of a column's type is reported before the ALTER that gives the column this type.
             found = [
                 *destination.preflight_domains(domains),

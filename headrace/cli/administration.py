@@ -46,7 +46,7 @@ def certs(
     from headrace.commands.certificates import make, show
     from topology.file.reading import read_topology
 
-    spec = read_topology(topology, to_start=False)
+    spec = read_topology(topology, to_start=False, to_connect=False)
     if folder is None:
         show(spec, Output(as_json=as_json))
     else:
@@ -63,4 +63,5 @@ def audit(
     from headrace.audit.listing import list_commands
     from topology.file.reading import read_topology
 
-    return list_commands(Output(as_json=as_json), read_topology(file, to_start=False).state_dir, last)
+    spec = read_topology(file, to_start=False, to_connect=False)
+    return list_commands(Output(as_json=as_json), spec.state_dir, last)

@@ -16,17 +16,20 @@ __all__ = ["deployment_of"]
 
 
 @contextmanager
-def deployment_of(file: Path, address: str = "", *, to_start: bool = False) -> Iterator[Deployment]:
+def deployment_of(
+    file: Path, address: str = "", *, to_start: bool = False, to_connect: bool = True
+) -> Iterator[Deployment]:
     """Read a topology, record the running verb in the audit log, and disconnect from the cluster at the end.
 
     Args:
         file: the topology's YAML file.
         address: address of a Ray cluster; empty: as in `headrace.deployment.deployment.Deployment.read`.
         to_start: as in the same method.
+        to_connect: as in the same method.
     """
     from headrace.deployment.deployment import Deployment
 
-    deployment = Deployment.read(file, address, to_start=to_start)
+    deployment = Deployment.read(file, address, to_start=to_start, to_connect=to_connect)
     began(deployment.spec.state_dir)
     try:
         yield deployment

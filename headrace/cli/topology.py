@@ -18,7 +18,10 @@ from headrace.console.output import Output
 from headrace.console.process_end import goes_on
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.deployment.deployment import Deployment
+    from topology.spec import TopologySpec
 
 __all__ = ["check", "plan", "up", "down", "status", "wait"]
 
@@ -142,6 +145,16 @@ def down(
             " them is removed.",
         ),
     ] = False,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lost",
+            metavar="SITE",
+            help="With --purge: the site's database is lost for ever; ends without it, and prints what removes the rest"
+            " there. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Stop a topology; its objects in the databases stay unless purged. Idempotent."""
     from headrace.commands.kept import slots_kept, tombstones_kept
@@ -149,11 +162,14 @@ def down(
     output = Output(as_json=as_json)
     if keep_servers and not purge:
         raise ConfigError("--keep-servers works only with --purge", hint="`headrace down` alone removes nothing")
-    with deployment_of(file, address) as deployment:
+    if lost and not purge:
+        raise ConfigError("--lost works only with --purge", hint="`headrace down` alone removes nothing")
+    with deployment_of(file, address, to_connect=not lost) as deployment:
+        _check_lost(deployment.spec, lost or ())
         if purge and not yes and not _may_purge(output, deployment, keep_servers=keep_servers):
             output.say("nothing was done")
             return FINDING
-        problems = deployment.down(purge=purge, keep_servers=keep_servers, progress=output.say)
+        problems = deployment.down(purge=purge, keep_servers=keep_servers, lost=lost or (), progress=output.say)
         for shell in deployment.embedded_shells() if keep_servers else ():
             output.say(shell)
         kept = [] if purge else slots_kept(deployment.spec)
@@ -169,7 +185,10 @@ def down(
     for problem in problems:
         output.say(f"error: {problem}")
     if problems and purge:
-        output.say("fix: correct it and run the same command again; completed steps stay done")
+        output.say(
+            "fix: correct it and run the same command again; completed steps stay done. With a database that is lost for"
+            " ever: add --lost SITE"
+        )
     for slot in kept:
         output.say(f"warning: {slot.text()}; it ends with `headrace up FILE` or `headrace down FILE --purge`")
     for site, tables in noting.items():
@@ -178,6 +197,27 @@ def down(
             " are not removed until `headrace up FILE`; `down --purge` drops the triggers"
         )
     return FAILURE if problems else DONE
+
+
+def _check_lost(spec: TopologySpec, lost: Sequence[str]) -> None:
+    """Refuse `--lost` for sites that have no database of a user, or whose connection string is needed and unknown.
+
+    Raises:
+        ConfigError: names the site.
+    """
+    sites = {site.name: site for site in spec.sites if site.database.kind == "postgres"}
+    for name in lost:
+        if name not in sites:
+            raise ConfigError(
+                f"--lost {name}: the file has no such site with a database of kind postgres",
+                hint=f"name one of {', '.join(sorted(sites)) or 'none'}",
+            )
+    for name, site in sites.items() if lost else ():
+        if name not in lost and not site.database.dsn:
+            raise ConfigError(
+                f"the connection string of site {name} has no value",
+                hint=f"`headrace check {spec.file}` names what is missing",
+            )
 
 
 def _may_purge(output: Output, deployment: Deployment, *, keep_servers: bool) -> bool:
@@ -219,7 +259,7 @@ def status(
     from headrace.console.status_view import is_healthy, render
 
     output = Output(as_json=as_json, in_lines=watch)
-    with deployment_of(file, address) as deployment:
+    with deployment_of(file, address, to_connect=False) as deployment:
         if watch and as_json:
             _watch_in_lines(output, deployment)
         if watch:

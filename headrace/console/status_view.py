@@ -351,8 +351,8 @@ def _captured_notes(site: SiteStatus) -> Iterator[Note]:
     if site.strayed_tables:
         yield Note(
             component=site.name,
-            problem=f"renamed since `up`, and matched by no rule now: {', '.join(site.strayed_tables)}; "
-            "the next change of such a table blocks the capture process",
+            problem="renamed since `up`, and matched by no rule now, or by one that transforms otherwise:"
+            f" {', '.join(site.strayed_tables)}; the next change of such a table blocks the capture process",
             fix=f"to replicate them on, rename them at the destinations, too{_statements(site)}, and name the new"
             " names in the rules; to leave them out, leave the rules as they are; then headrace up FILE",
         )
@@ -360,15 +360,13 @@ def _captured_notes(site: SiteStatus) -> Iterator[Note]:
         yield Note(
             component=site.name,
             problem="renamed or dropped since `up`, and named by a transformation:"
-            f" {', '.join(site.lost_columns)}; under another name a column that is to be kept is left out, and"
-            " one that is to be left out or masked travels as it is",
-            # Where a column is to be deleted, apply waits for it at the destination; where it is to be kept, rows
-            # arrived without it.
-            fix="give the column its name back at the source, and do not add it at the destination; then headrace copy"
-            " FILE TABLE brings what changed meanwhile. Or take the table out of the rules, run headrace up FILE and"
-            " headrace wait FILE --caught-up, and put it back with the names of now: it is copied anew. Where others"
-            " write the table, too, it is not copied: give the column its name back, then headrace verify FILE TABLE,"
-            " and the fix that it prints",
+            f" {', '.join(site.lost_columns)}; if the table has a new column, too, the client stops at its next change,"
+            " and nothing passes unmasked",
+            fix="give the column its name back at the source, before the next change of the table. Or, where only a"
+            " function names the column (columns: [...]): write its name of now there, then headrace up FILE. Or take"
+            " the table out of the rules, run headrace up FILE and headrace wait FILE --caught-up, and put it back with"
+            " the names of now: it is copied anew. Where others write the table, too, headrace up FILE asks to empty it"
+            " there first",
         )
     for refused in site.refused_changes:
         yield Note(component=site.name, problem=f"{refused.table}: {refused.problem}", fix=refused.fix)

@@ -51,6 +51,7 @@ __all__ = [
     "open_source_admin",
     "plan_copy",
     "plan_unseen",
+    "removal_by_hand",
     "server_is_verified",
     "unused_secrets",
     "value_reader",
@@ -175,6 +176,26 @@ def log_session_name(kind: str, topology: str, site: str) -> str:
 
         return slot_name(topology, site)
     raise ConfigError(f"nothing can be captured from a {kind} database")
+
+
+def removal_by_hand(
+    kind: str, topology: str, site: str, *, is_source: bool, is_destination: bool, has_ddl: bool
+) -> tuple[str, ...]:
+    """Return the statements that remove a topology from a database that no command can reach.
+
+    Args:
+        kind: of the database.
+        topology: name of the topology.
+        site: name of the site.
+        is_source: whether changes are captured there.
+        is_destination: whether changes are applied there.
+        has_ddl: whether its DDL is recorded.
+    """
+    if kind not in _POSTGRES:
+        return ()
+    from headrace.databases.postgres.left_behind import removal_statements
+
+    return removal_statements(topology, site, is_source=is_source, is_destination=is_destination, has_ddl=has_ddl)
 
 
 def open_destination(access: DatabaseAccess) -> DestinationDatabase:

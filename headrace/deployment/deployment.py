@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,13 +88,14 @@ class Deployment:
     _is_own: bool = field(default=False, init=False)  # the topology at the address is known to run from this folder
 
     @classmethod
-    def read(cls, file: Path, address: str = "", *, to_start: bool = False) -> Deployment:
+    def read(cls, file: Path, address: str = "", *, to_start: bool = False, to_connect: bool = True) -> Deployment:
         """Read a topology file, and the address of the cluster that it runs on.
 
         Args:
             file: the topology's YAML file.
             address: address of a Ray cluster ("host:port" or "auto"); empty: the last `up`'s, else the private one.
             to_start: passed to `topology.file.reading.read_topology`.
+            to_connect: passed to it, too.
 
         Raises:
             ConfigError: the file cannot be read or has problems (`topology.problems.TopologyError`); its state folder
@@ -102,7 +103,7 @@ class Deployment:
         """
         from actors.cluster.own_ray import found_address
 
-        spec = read_topology(file, to_start=to_start)
+        spec = read_topology(file, to_start=to_start, to_connect=to_connect)
         check_owned(spec.state_dir)  # before anything in it is trusted
         remembered = "" if address else RememberedCluster(spec.state_dir).address()
         return cls(spec, found_address(address or remembered), is_remembered=bool(remembered))
@@ -532,7 +533,12 @@ class Deployment:
     # ------------------------------------------------------------------ ending
 
     def down(
-        self, *, purge: bool = False, keep_servers: bool = False, progress: Callable[[str], None] | None = None
+        self,
+        *,
+        purge: bool = False,
+        keep_servers: bool = False,
+        lost: Collection[str] = (),
+        progress: Callable[[str], None] | None = None,
     ) -> list[str]:
         """End everything that runs. Idempotent; also cleans up after a crash.
 
@@ -540,13 +546,14 @@ class Deployment:
             purge: also remove Headrace's objects in the databases, and the state folder.
             keep_servers: do not purge embedded servers: they keep their tables and keep running, so that the operator
                 can work on the tables before the next `up`.
+            lost: sites of the file that are lost for ever: the purge ends without them.
             progress: called with a line of text for each finished step.
 
         Returns:
             One line of text for each step that failed; empty: everything was done.
         """
         tell = progress or (lambda _: None)
-        removal = Removal(self.spec, tell, keep_servers=keep_servers)
+        removal = Removal(self.spec, tell, keep_servers=keep_servers, lost=frozenset(lost))
         problems: list[str] = []
         try:
             actors = self.connect()

@@ -83,14 +83,15 @@ def check_topology(file: Path, *, ask_databases: bool) -> Checked:
         ask_databases: connect to the databases too; otherwise only the file is checked.
     """
     found = examine(file)
-    findings = list(found.findings)
-    spec = found.spec
+    allowed = frozenset() if ask_databases else found.unresolved
+    in_file = [replace(each, is_error=False) if each in allowed else each for each in found.findings]
+    findings, spec = in_file[:], found.spec
     if spec is not None:
         findings += (refused := tuple(_folder_findings(spec)))
         findings += () if refused and makes_certificates(spec) else tls_findings(spec)  # they are in that folder
         findings += link_findings(spec)
         # Code that could not be read cannot be loaded either.
-        findings += [] if any(finding.is_error for finding in found.findings) else handler_findings(spec)
+        findings += [] if any(finding.is_error for finding in in_file) else handler_findings(spec)
     if spec is None or any(finding.is_error for finding in findings):
         return Checked(findings=tuple(findings), reach=found.reach)
     if ask_databases:
@@ -243,7 +244,9 @@ def _table_findings(spec: TopologySpec, databases: OpenDatabases, kept: list[Kep
         # Missing parts of a column's type come before the ALTER that gives this type to the column.
         findings += target.preflight_domains([table.destination for table in arriving(ways, domains)])
         made = made_by_ddl(prepared, apply, captured)
-        there, awaited = without_awaited(target, tables, made, recorded, apply.site)
+        there, awaited = without_awaited(
+            target, tables, made, recorded, apply.site, apply=apply.name, captured=frozenset(identities.values())
+        )
         unfit_here = (*awaited, *table_findings(target, there, old_names, apply.site, at_source=at_source))
         findings += or_wait(unfit_here, prepared, apply, came)
         if apply.conflicts.times is not None:
@@ -452,18 +455,31 @@ def plan_topology(file: Path, *, ask_databases: bool) -> Plan:
         ConfigError: the state folder may be another user's.
     """
     found = examine(file)
-    spec, checked = found.topology(to_start=False), found.findings
+    spec = found.topology(to_start=False, to_connect=ask_databases)
+    checked = tuple(each for each in found.findings if ask_databases or each not in found.unresolved)
     check_owned(spec.state_dir)
     prepared, splits = prepared_topology(spec.state_dir), prepared_splits(spec.state_dir)
     if prepared is not None:
         checked = (*checked, *subset_changes(prepared, spec), *shape_changes(prepared, spec))
     if not ask_databases:
-        return make_plan(spec, prepared=prepared, checked=checked, splits=splits)
+        return make_plan(_as_connected(spec, prepared), prepared=prepared, checked=checked, splits=splits)
     kept: list[KeptRows] = []
     with OpenDatabases(spec) as databases:
         sites = live_sites(spec, databases)
         found_between = _findings_between(spec, databases, sites, kept)
     return make_plan(spec, sites, prepared=prepared, found=found_between, checked=checked, splits=splits, kept=kept)
+
+
+def _as_connected(spec: TopologySpec, prepared: TopologySpec | None) -> TopologySpec:
+    """Return a topology in which connection strings without a value are those of the topology prepared last."""
+    before = {} if prepared is None else {site.name: site.database.dsn for site in prepared.sites}
+    return replace(
+        spec,
+        sites=tuple(
+            replace(site, database=replace(site.database, dsn=site.database.dsn or before.get(site.name, "")))
+            for site in spec.sites
+        ),
+    )
 
 
 def live_sites(spec: TopologySpec, databases: OpenDatabases) -> dict[str, LiveSite]:

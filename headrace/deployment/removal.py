@@ -49,11 +49,31 @@ class Removal:
         spec: the topology of the file.
         tell: called with a line of text for each finished step.
         keep_servers: whether embedded servers stay, with their tables.
+        lost: sites that are lost for ever: nothing is asked of them, and nothing there is a problem.
     """
 
     spec: TopologySpec
     tell: Callable[[str], None]
     keep_servers: bool = False
+    lost: frozenset[str] = frozenset()
+
+    def left_at_lost(self) -> dict[str, tuple[str, ...]]:
+        """Return, by lost site, the statements that remove there what this command cannot remove."""
+        from headrace.databases.connectors import removal_by_hand
+
+        spec = self.spec
+        return {
+            site.name: removal_by_hand(
+                site.database.kind,
+                spec.name,
+                site.name,
+                is_source=any(each.source == site.name for each in spec.captures),
+                is_destination=any(each.site == site.name for each in spec.applies),
+                has_ddl=any(each.source == site.name and each.rules.names_ddl for each in spec.captures),
+            )
+            for site in spec.sites
+            if site.name in self.lost
+        }
 
     def from_databases(self, actors: RayActors | None) -> list[str]:
         """Remove Headrace's objects from the users' databases; embedded servers that are not kept are removed entirely.
@@ -65,7 +85,14 @@ class Removal:
         """
         present = actors.names() if actors is not None else set()
         problems = []
+        for name, statements in self.left_at_lost().items():
+            self.tell(
+                f"{name}: lost, nothing was removed there. If its database is ever back, and no other topology uses it,"
+                f" run in it, one by one: {'; '.join(statements)}"
+            )
         for site in self.spec.sites:
+            if site.name in self.lost:
+                continue
             if site.database.kind != "postgres" and not (self.keep_servers and site.database.kind == "embedded"):
                 continue
             try:
@@ -82,7 +109,7 @@ class Removal:
 
         problems = []
         for each in left_in(self.spec.state_dir):
-            if not each.is_removed or each.kind == "embedded":
+            if not each.is_removed or each.kind == "embedded" or each.name in self.lost:
                 continue
             if original := original_of(self.spec, each.name):
                 self.tell(f"{each.name}: {self._of_original(original)}")
@@ -158,7 +185,7 @@ class Removal:
         """
         problems = []
         for site in self.spec.sites:
-            if not site.node or not (purge or site.database.kind == "embedded"):
+            if not site.node or site.name in self.lost or not (purge or site.database.kind == "embedded"):
                 continue
             actor, what = (
                 f"site:{site.name}",

@@ -132,6 +132,23 @@ class RuleEvaluation:
         """
         return table if self._reshaping is None else self._reshaping.version(table)
 
+    @property
+    def transforms(self) -> bool:
+        """Whether a rule of the client has a transformation."""
+        return self._reshaping is not None
+
+    def must_know(self, table: TableVersion) -> None:
+        """Refuse a table version in which a column that a transformation names may have another name.
+
+        Args:
+            table: before the client.
+
+        Raises:
+            TransformationError: its rows could not be transformed.
+        """
+        if self._reshaping is not None and self.keeps_any(table):
+            self._reshaping.must_know(table)
+
     def named(self, table: TableVersion) -> TableVersion:
         """Return a table version under its name behind the client; its columns stay."""
         return table if self._reshaping is None else self._reshaping.named(table)

@@ -353,7 +353,7 @@ class _Asked:
         if there is None:
             origins = {name: _followed(name, (each.origin for each in reversed(transformations))) for name in here}
         else:
-            found = columns_at_the_end(list(there), transformations, table=str(table))
+            found = columns_at_the_end(list(there), transformations, table=table)
             origins = {name: origin for name, origin in found if isinstance(origin, str)}
         return arriving, {
             origin: here[name]

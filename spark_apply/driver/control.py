@@ -515,7 +515,7 @@ class ApplyControl:
             status.detail = status.detail or why or next((server.detail for server in facts if server.detail), "")
         elif not status.detail:
             # It returns its groups again and again while the reader sees nothing wrong with the table.
-            paused = next((server for server in facts if server.state.startswith("PAUSED")), None)
+            paused = next((server for server in facts if server.state.startswith("PAUSED")), cores.host.servers.refusal)
             if paused is not None:
                 status.state = paused.state
                 status.detail = f"apply server {paused.server}: {paused.detail}"

@@ -25,11 +25,12 @@ from spark_apply.conversation.messages import access_to_wire, coordinator_messag
 
 if TYPE_CHECKING:
     from headrace.databases.ports import DestinationDatabase
+    from headrace.lcr.scn import Scn
     from spark_apply.apply_config import ApplyConfig
     from spark_apply.conversation.groups import CoordinatorMessage
     from spark_apply.driver.coordinator import ApplyCoordinator
 
-__all__ = ["ApplyServers", "ServerFacts"]
+__all__ = ["ApplyServers", "Refusal", "ServerFacts"]
 
 JOIN_RETRY_S = 1.0  # after the destination did not answer while a server joined
 # A task starts within seconds after the application accepts its run, or within 10 s after the death of its executor;
@@ -48,6 +49,8 @@ FAILING_TOLD_S = 15.0
 FAILURE_TOLD_S = 86_400.0
 # `ApplyServer.state` from the failure until the group is written or returned.
 _FAILED = "ROLLBACK TRANSACTION"
+# `ApplyServer.state` while a table does not fit, or the destination refuses a statement.
+_UNFIT = "PAUSED: WAITING FOR ALTER"
 # Incarnations of apply servers are above this. Earlier versions of Headrace had none: their rounds of copies had
 # sessions with the same numbers and counted incarnations from 1 (`spark_apply.copy.records.sessions`).
 _COPY_INCARNATIONS_MAX = 1 << 32
@@ -71,6 +74,17 @@ class ServerFacts:
     is_failing: bool = False
     failure: str = ""  # why an earlier process of the server ended
     failure_hint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a server paused last, and the low watermark of that time."""
+
+    server: int
+    state: str
+    detail: str
+    hint: str
+    low: Scn
 
 
 @dataclass(slots=True)
@@ -116,6 +130,7 @@ class ApplyServers:
         self._servers = [_Server(number) for number in range(config.parallelism)]
         self._started_at = self._moved_at = clock.monotonic()
         self._is_accepted = False  # the application runs or starts the tasks
+        self._refusal: Refusal | None = None
 
     # ------------------------------------------------------------------ facts
 
@@ -142,6 +157,16 @@ class ApplyServers:
             )
             for server in self._servers
         )
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why a server paused last, if nothing was applied since; None: something was, or none paused.
+
+        A server that pauses returns its group, and forgets the pause before the group comes again: with a long way back
+        to it in redo, much earlier.
+        """
+        found = self._refusal
+        return found if found is not None and found.low >= self._coordinator.watermarks.low else None
 
     @property
     def may_write(self) -> bool:
@@ -269,6 +294,11 @@ class ApplyServers:
         if kind == "state":
             state = message.state
             server.state, server.detail, server.hint = state.state, state.detail, state.hint
+            if state.state == _UNFIT:
+                low = self._coordinator.watermarks.low
+                self._refusal = Refusal(
+                    server=server.number, state=state.state, detail=state.detail, hint=state.hint, low=low
+                )
             if state.state != _FAILED:
                 server.failing_since = None
             elif server.failing_since is None:

@@ -41,8 +41,11 @@ def without_awaited(
     made: Mapping[TableName, str],
     recorded: Collection[Instantiation],
     site: str,
+    *,
+    apply: str,
+    captured: Collection[str],
 ) -> tuple[tuple[TableVersion, ...], tuple[Finding, ...]]:
-    """Separate tables whose CREATE TABLE may be on its way to a destination that lacks them.
+    """Separate tables whose CREATE TABLE may be on its way to a destination that lacks them, or has the former one.
 
     Args:
         destination: asked whether it has them.
@@ -50,24 +53,35 @@ def without_awaited(
         made: from `made_by_ddl`.
         recorded: the apply process's instantiation records: a table that has one did arrive.
         site: the destination's name.
+        apply: the apply process.
+        captured: identities of all tables of the source that arrive.
 
     Returns:
         The other tables, and a remark about each of these.
     """
     known = {record.identity for record in recorded}
-    awaited = [
-        version
-        for version in versions
-        if (identity := made.get(TableName.of(version))) is not None
-        and identity not in known
-        and destination.describe(version.owner, version.name) is None
-    ]
-    return tuple(version for version in versions if version not in awaited), tuple(
-        Finding(
-            path=f"sites.{site} table {version.qualified_name}",
-            problem="the table does not exist here yet: its CREATE TABLE is on its way",
-            fix="wait (headrace wait FILE --caught-up); if it does not come, create the table here: it is then copied",
+    former = {record.name_now for record in recorded if record.identity not in captured}
+    findings: dict[TableVersion, Finding] = {}
+    for version in versions:
+        name = TableName.of(version)
+        if (identity := made.get(name)) is None or identity in known:
+            continue
+        if destination.describe(*name) is None:
+            problem = "the table does not exist here yet: its CREATE TABLE is on its way"
+            fix = "create the table here"
+        elif name in former:
+            problem = (
+                "the table here is the former one of this name, which the source has dropped: its DROP TABLE and the"
+                " CREATE TABLE of the new one are on their way"
+            )
+            fix = "drop the table here, and create the new one"
+        else:
+            continue
+        findings[version] = Finding(
+            path=f"sites.{site} table {name}",
+            problem=problem,
+            fix=f"wait (headrace wait FILE --caught-up). If the new table has not come then: {fix}, then headrace stop FILE"
+            f" apply:{apply} and headrace start FILE apply:{apply}: it is copied",
             is_error=False,
         )
-        for version in awaited
-    )
+    return tuple(version for version in versions if version not in findings), tuple(findings.values())

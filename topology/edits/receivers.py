@@ -1,8 +1,8 @@
 """The receivers of each captured table of a source, as of the topology that was prepared last.
 
 Rules name tables. A table that is renamed at the source may leave the rules of a propagation or an apply process, while
-the capture process still takes it. Its rows would silently be discarded. The record here distinguishes such a rename
-from a table that an operator excluded.
+the capture process still takes it. Its rows would silently be discarded. Or another rule takes it, which does not mask
+what the former one masked. The record here distinguishes such a rename from a table that an operator excluded.
 
     recorded    the rules along each way to an apply process; of each captured table its name and its receivers
     when        everything runs with the wanted topology, together with what each destination records as LEFT
@@ -20,10 +20,14 @@ from headrace.databases.ports import CapturedTable
 from headrace.lcr.scn import ObjectNumber
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import RuleSet, passages, tags_told_apart
+from headrace.rules.transformations.transformation import RenameSchema, RenameTable, TransformationError
 from topology.routing.ways import Way, ways_to
 from topology.spec import TopologySpec
 
 __all__ = ["NotedTable", "NotedWay", "Receivers"]
+
+_Got = tuple[str, bytes | None, tuple[str, ...]]
+"""An apply process that gets a table, the tag of the changes, and what the way does to them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,19 @@ class NotedWay:
         if not any(self.carries(*table, tag) for tag in tags_told_apart(self.rules)):
             return None
         return [table, *(each.behind for each in passages(self.rules, table))][-1]
+
+    def changes_of(self, table: TableName) -> tuple[str, ...]:
+        """Return what transformations on the way do to a table's columns and values; its names do not count."""
+        try:
+            made = [each.transformation for each in passages(self.rules, table) if each.transformation is not None]
+        except TransformationError:  # two rules disagree: the client stops at the table, and says so
+            return ("undefined",)
+        return tuple(
+            str(step)
+            for each in made
+            for step in (*each.operations, each.custom)
+            if step is not None and not isinstance(step, RenameTable | RenameSchema)
+        )
 
     def carries(self, owner: str, name: str, tag: bytes | None) -> bool:
         """Return whether changes of a table arrive under the recorded rules; as `topology.routing.ways.Way.carry`.
@@ -104,7 +121,7 @@ class Receivers:
         return self._identities.get(object_number)
 
     def lost_by(self, identity: str | None, owner: str, name: str) -> tuple[str, ...]:
-        """Return the apply processes that got a table and would not get it under another name.
+        """Return the apply processes that got a table and would not get it under another name, or get it otherwise.
 
         Args:
             identity: of the table; None: unknown, treated as a table that every receiver of any table got.
@@ -112,7 +129,7 @@ class Receivers:
             name: the other name.
         """
         noted = self._everyone if identity is None else self._noted.get(identity, frozenset())
-        return tuple(sorted({apply for apply, _ in noted - self._who_get(owner, name)}))
+        return tuple(sorted({apply for apply, _, _ in noted - self._who_get(owner, name)}))
 
     def is_strayed(self, table: CapturedTable) -> bool:
         """Return whether a table was renamed since, and an apply process that got it no longer does."""
@@ -129,19 +146,25 @@ class Receivers:
         name = TableName(*old)
         return name if any(way.arrival_of(name) == name for way in self.ways) else None
 
-    def _who_get(self, owner: str, name: str) -> frozenset[tuple[str, bytes | None]]:
-        return frozenset((way.apply, tag) for way in self.ways for tag in self._tags if way.carries(owner, name, tag))
+    def _who_get(self, owner: str, name: str) -> frozenset[_Got]:
+        table = TableName(owner, name)
+        return frozenset(
+            (way.apply, tag, way.changes_of(table))
+            for way in self.ways
+            for tag in self._tags
+            if way.carries(owner, name, tag)
+        )
 
     @cached_property
     def _tags(self) -> tuple[bytes | None, ...]:
         return tags_told_apart(rules for way in self.ways for rules in way.rules)
 
     @cached_property
-    def _noted(self) -> dict[str, frozenset[tuple[str, bytes | None]]]:
+    def _noted(self) -> dict[str, frozenset[_Got]]:
         return {table.identity: self._who_get(table.owner, table.name) for table in self.tables}
 
     @cached_property
-    def _everyone(self) -> frozenset[tuple[str, bytes | None]]:
+    def _everyone(self) -> frozenset[_Got]:
         return frozenset().union(*self._noted.values())
 
     @cached_property

@@ -21,6 +21,10 @@ class _Unusable(ValueError):  # noqa: N818 - reported to the user as a finding
     """A problem of a text, and its fix."""
 
 
+class _Unresolved(_Unusable):
+    """A reference has no value."""
+
+
 def read_alerts(content: object, document: Document, environment: Mapping[str, str]) -> AlertsSpec | None:
     """Read the section; add problems to the document's findings.
 
@@ -47,7 +51,10 @@ def read_alerts(content: object, document: Document, environment: Mapping[str, s
             to.append(AlertTarget(name=f"webhook at {host}", url=url, token=_token(target.token, environment)))
         except _Unusable as error:
             problem, fix = error.args
-            document.findings.append(Finding(path=document.locate(path), problem=problem, fix=fix))
+            found = Finding(path=document.locate(path), problem=problem, fix=fix)
+            document.findings.append(found)
+            if isinstance(error, _Unresolved):
+                document.unresolved.append(found)
     return AlertsSpec(
         to=_told_apart(to),
         error_transaction=model.error_transaction,
@@ -73,7 +80,7 @@ def _substituted(text: str, environment: Mapping[str, str]) -> str:
     try:
         values = read_secrets(text, environment)
     except SecretError as error:
-        raise _Unusable(error.problem, error.fix) from error
+        raise _Unresolved(error.problem, error.fix) from error
     return REFERENCE.sub(lambda match: values[match[1]].strip(), text)
 
 

@@ -14,7 +14,7 @@ from headrace.base.errors import ConfigError
 from headrace.databases.connectors import hosts_of
 from topology.file.secret_sources import SecretError, read_secrets, with_plain_names
 
-__all__ = ["ConnectionStringError", "check_written", "resolve"]
+__all__ = ["ConnectionStringError", "UnresolvedError", "check_written", "resolve"]
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _URI = re.compile(r"^(postgres(?:ql)?://)(?:([^@/]*)@)?([^/?]*)(.*)$", re.DOTALL)
@@ -28,6 +28,10 @@ class ConnectionStringError(ValueError):
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(problem, fix)
         self.problem, self.fix = problem, fix
+
+
+class UnresolvedError(ConnectionStringError):
+    """A reference has no value."""
 
 
 def check_written(text: str) -> None:
@@ -52,14 +56,15 @@ def resolve(text: str, environment: Mapping[str, str]) -> str:
         environment: of the command; a variable with an empty value counts as missing.
 
     Raises:
-        ConnectionStringError: a reference has no value, the file has a password, or the text is no connection string.
+        UnresolvedError: a reference has no value.
+        ConnectionStringError: the file has a password, or the text is no connection string.
     """
     check_written(text)
     plain, names = with_plain_names(text)
     try:
         values = read_secrets(text, environment)
     except SecretError as error:
-        raise ConnectionStringError(error.problem, error.fix) from error
+        raise UnresolvedError(error.problem, error.fix) from error
     resolved = _substitute(plain, {plain_name: values[name] for plain_name, name in names.items()})
     if not (_URI.match(resolved) or "=" in resolved):
         raise ConnectionStringError(

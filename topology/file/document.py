@@ -34,11 +34,13 @@ class Document:
         content: the top-level mapping; empty when the file is not a mapping (then there are findings).
         lines: path -> 1-based line of the value (of its key, in a mapping).
         findings: problems of the file as YAML.
+        unresolved: those of them that are secrets without a value: who does not connect can do without.
     """
 
     content: dict[str, Plain] = field(default_factory=dict)
     lines: dict[Path_, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    unresolved: list[Finding] = field(default_factory=list)
 
     def locate(self, path: Path_) -> str:
         """Return `captures.c1.queue (line 12)`; a value without a line has that of the nearest enclosing one."""

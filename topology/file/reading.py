@@ -18,7 +18,7 @@ from topology.checks.ddl import WantedDdl, ddl_findings
 from topology.checks.static import Declared, check_and_prove
 from topology.file.alerts import read_alerts
 from topology.file.conflicts import conflict_findings, conflict_rules
-from topology.file.connection_strings import ConnectionStringError, check_written, resolve
+from topology.file.connection_strings import ConnectionStringError, UnresolvedError, check_written, resolve
 from topology.file.dependencies import dependency_findings, virtual_dependencies
 from topology.file.document import Document, Path_, path_text, read_document
 from topology.file.functions import read_code, with_functions
@@ -40,7 +40,17 @@ from topology.file.shape.models import (
     TopologyModel,
 )
 from topology.file.shape.values import NAME_LENGTH_MAX, valid_name
-from topology.file.shorthand import Components, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way
+from topology.file.shorthand import (
+    Components,
+    Replicate,
+    Spoke,
+    contradictions,
+    expand,
+    flows_between,
+    flows_of_tree,
+    one_way,
+    overlap,
+)
 from topology.file.table_settings import table_setting_findings, table_settings
 from topology.file.thresholds import threshold_findings, with_thresholds
 from topology.file.tls import TlsReading
@@ -79,6 +89,8 @@ class Examination:
         findings: errors in the order of the file, then warnings, with their places in the file.
         of_proof: findings of the proof, and those about unprotected links: a topology with them must not be started,
             but if it runs it can be inspected and stopped.
+        unresolved: errors about secrets without a value. Commands that connect to no database can do without them; the
+            connection strings are empty then.
         reach: who gets what; empty where errors of the file leave that open.
     """
 
@@ -86,21 +98,22 @@ class Examination:
     spec: TopologySpec | None
     findings: tuple[Finding, ...]
     of_proof: frozenset[Finding] = frozenset()
+    unresolved: frozenset[Finding] = frozenset()
     reach: tuple[Reach, ...] = ()
 
-    def topology(self, *, to_start: bool = True) -> TopologySpec:
+    def topology(self, *, to_start: bool = True, to_connect: bool = True) -> TopologySpec:
         """Return the topology.
 
         Args:
             to_start: refuse it also for findings in `of_proof`. False: a topology that an earlier version started can
                 be inspected and stopped.
+            to_connect: refuse it also for findings in `unresolved`.
 
         Raises:
             TopologyError: with every error of the file.
         """
-        errors = [
-            finding for finding in self.findings if finding.is_error and (to_start or finding not in self.of_proof)
-        ]
+        allowed = (frozenset() if to_start else self.of_proof) | (frozenset() if to_connect else self.unresolved)
+        errors = [finding for finding in self.findings if finding.is_error and finding not in allowed]
         if self.spec is None or errors:
             raise TopologyError.of(self.file, errors)
         return self.spec
@@ -118,12 +131,17 @@ def examine(path: Path | str, environment: Mapping[str, str] = os.environ) -> Ex
     spec = reader.read(file.resolve()) if reader.document.content else None
     findings = sorted(reader.document.findings, key=lambda finding: (not finding.is_error, _line(finding)))
     return Examination(
-        file=str(file), spec=spec, findings=tuple(findings), of_proof=frozenset(reader.of_proof), reach=reader.reach
+        file=str(file),
+        spec=spec,
+        findings=tuple(findings),
+        of_proof=frozenset(reader.of_proof),
+        unresolved=frozenset(reader.document.unresolved),
+        reach=reader.reach,
     )
 
 
 def read_topology(
-    path: Path | str, environment: Mapping[str, str] = os.environ, *, to_start: bool = True
+    path: Path | str, environment: Mapping[str, str] = os.environ, *, to_start: bool = True, to_connect: bool = True
 ) -> TopologySpec:
     """Read a topology file.
 
@@ -131,6 +149,7 @@ def read_topology(
         path: the YAML file.
         environment: the variables that `${NAME}` refers to.
         to_start: as in `Examination.topology`.
+        to_connect: as in `Examination.topology`.
 
     Returns:
         The topology with the shorthand expanded, defaults filled in and every propagation routed.
@@ -138,7 +157,7 @@ def read_topology(
     Raises:
         TopologyError: with every problem of the file, each as `path: what is wrong: how to fix it`.
     """
-    return examine(path, environment).topology(to_start=to_start)
+    return examine(path, environment).topology(to_start=to_start, to_connect=to_connect)
 
 
 def _line(finding: Finding) -> int:
@@ -293,6 +312,10 @@ class _Reader:
         dsn = model.dsn or ""
         try:
             resolved = resolve(dsn, self._environment)
+        except UnresolvedError as error:
+            self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
+            self.document.unresolved.append(self.document.findings[-1])
+            resolved = ""
         except ConnectionStringError as error:
             self._report(("sites", site, "database", "dsn"), error.problem, error.fix)
             return None
@@ -338,6 +361,7 @@ class _Reader:
             if model is not None and len(self.document.findings) == findings_before:
                 entry = _replicate(model)
                 entries.append(entry)
+                self._check_exclusions(path, entries)
                 if model.ddl and model.from_ is not None:
                     self._with_ddl.append(
                         WantedDdl(
@@ -348,6 +372,25 @@ class _Reader:
                         )
                     )
         return entries
+
+    def _check_exclusions(self, path: Path_, entries: list[Replicate]) -> None:
+        """Report exclusions of the last entry that exclude nothing, and those that contradict an earlier entry."""
+        entry = entries[-1]
+        for place, rule in enumerate(entry.exclude):
+            if not any(overlap(rule, taken) for taken in entry.rules):
+                self._report(
+                    (*path, "exclude", place),
+                    f"{rule.owner}.{rule.name} is nothing that the entry takes",
+                    "correct the name",
+                )
+        for one, other, rule in contradictions(entries):
+            if len(entries) - 1 in {one, other}:
+                self._report(
+                    path,
+                    f"{rule.owner}.{rule.name} is excluded in one entry of replicate, and another one takes it between the"
+                    " same sites",
+                    "exclude it in both, or write one entry",
+                )
 
     def _check(self, spec: TopologySpec) -> None:
         broken = Declared(
@@ -457,7 +500,8 @@ def _replicate(model: ReplicateModel) -> Replicate:
         flows = one_way(model.from_, tuple(dict.fromkeys(model.to)))
     else:
         flows = flows_between(tuple(dict.fromkeys(model.between)))
-    return Replicate(rules=tuple(rules), flows=flows)
+    exclude = tuple(Rule(owner=owner, name=name, tags=ANY_TAG, ddl=True) for owner, name in model.exclude)
+    return Replicate(rules=tuple(rules), flows=flows, exclude=exclude)
 
 
 def _spokes(models: list[SpokeModel]) -> tuple[Spoke, ...]:

@@ -19,6 +19,10 @@ Tags
     secondary s below h, with  at s: h's changes are tagged 00, those of x are tagged x; h gets all but 00, x all but x
     a secondary x of its own
 
+Exclusions
+    What an entry excludes is a negative rule: of the capture process, if no other entry takes it from that site; else of
+    the propagations to the entry's sites. Two entries for the same two sites may not contradict each other.
+
 Hubs and spokes make a tree, and between two sites of a tree there is one path: every change reaches every site once.
 
 Source: Oracle Streams Replication Administrator's Guide, "Best Practices", separate queues for capture and apply;
@@ -27,11 +31,12 @@ Source: Oracle Streams Replication Administrator's Guide, "Best Practices", sepa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from headrace.lcr.tags import DEFAULT_APPLY_TAG
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
+from topology.patterns import examples
 from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, QueueSpec
 
 __all__ = [
@@ -41,10 +46,12 @@ __all__ = [
     "Spoke",
     "apply_name",
     "capture_name",
+    "contradictions",
     "expand",
     "flows_between",
     "flows_of_tree",
     "one_way",
+    "overlap",
     "propagation_name",
     "queue_names",
     "tag_of",
@@ -83,10 +90,21 @@ class Replicate:
     Args:
         rules: the objects, and whether their DDL is taken; the flows decide which tags are taken.
         flows: the pairs of sites.
+        exclude: objects that `rules` name and that are not taken, with their DDL and with any tag.
     """
 
     rules: tuple[Rule, ...]
     flows: tuple[Flow, ...]
+    exclude: tuple[Rule, ...] = ()
+
+    @property
+    def pairs(self) -> frozenset[tuple[str, str]]:
+        """The pairs of sites."""
+        return frozenset((flow.source, flow.destination) for flow in self.flows)
+
+    def may_take(self, excluded: Rule) -> bool:
+        """Return whether a table could be one that a rule excludes and that this entry takes."""
+        return excluded not in self.exclude and any(overlap(excluded, rule) for rule in self.rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +115,29 @@ class Components:
     captures: tuple[CaptureSpec, ...] = ()
     propagations: tuple[PropagationSpec, ...] = ()
     applies: tuple[ApplySpec, ...] = ()
+
+
+def overlap(one: Rule, other: Rule) -> bool:
+    """Return whether a table could have a name that both rules match."""
+    owners, names = examples((one.owner, other.owner)), examples((one.name, other.name))
+    return any(
+        one.matches_object(owner, name) and other.matches_object(owner, name) for owner in owners for name in names
+    )
+
+
+def contradictions(entries: Sequence[Replicate]) -> Iterator[tuple[int, int, Rule]]:
+    """Yield what one entry excludes and another one takes between the same sites.
+
+    Args:
+        entries: in the order of the file.
+
+    Yields:
+        The places of both entries, and the exclusion.
+    """
+    for number, entry in enumerate(entries):
+        for place, other in enumerate(entries):
+            if place != number and entry.pairs & other.pairs:
+                yield from ((number, place, rule) for rule in entry.exclude if other.may_take(rule))
 
 
 class _Rules:
@@ -204,6 +245,11 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
             captured.setdefault(flow.source, _Rules()).add(entry.rules, taken)
             sent.setdefault((flow.source, flow.destination), _Rules()).add(entry.rules, passed)
     destinations = tuple(dict.fromkeys(destination for _, destination in sent))
+    excluded = {pair: _excluded([entry for entry in entries if pair in entry.pairs]) for pair in sent}
+    nowhere = {
+        source: _excluded([entry for entry in entries if any(flow.source == source for flow in entry.flows)])
+        for source in captured
+    }
 
     queues = [QueueSpec(name=queue_names(source)[0], site=source) for source in captured]
     queues += [QueueSpec(name=queue_names(destination)[1], site=destination) for destination in destinations]
@@ -213,7 +259,7 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
             site=source,
             source=source,
             queue=queue_names(source)[0],
-            rules=RuleSet(include=rules.all),
+            rules=RuleSet(include=rules.all, exclude=nowhere[source]),
         )
         for source, rules in captured.items()
     ]
@@ -221,15 +267,18 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
     applies = []
     for (source, destination), rules in sent.items():
         going = set(rules.all)
-        takes_all = capture_name(source) not in own_captures and all(
-            replace(rule, tags=ANY_TAG) in going for rule in captured[source].all
+        exclude = excluded[source, destination]
+        takes_all = (
+            capture_name(source) not in own_captures
+            and all(replace(rule, tags=ANY_TAG) in going for rule in captured[source].all)
+            and set(exclude) <= set(nowhere[source])
         )
         propagations.append(
             PropagationSpec(
                 name=propagation_name(source, destination),
                 from_queue=queue_names(source)[0],
                 to_queue=queue_names(destination)[1],
-                rules=RuleSet() if takes_all else RuleSet(include=rules.all),
+                rules=RuleSet() if takes_all else RuleSet(include=rules.all, exclude=exclude),
             )
         )
         applies.append(
@@ -245,3 +294,9 @@ def expand(entries: Sequence[Replicate], *, own_captures: frozenset[str] = froze
     return Components(
         queues=tuple(queues), captures=tuple(captures), propagations=tuple(propagations), applies=tuple(applies)
     )
+
+
+def _excluded(entries: Sequence[Replicate]) -> tuple[Rule, ...]:
+    """Return what some of the entries exclude, and none takes."""
+    rules = dict.fromkeys(rule for entry in entries for rule in entry.exclude)
+    return tuple(rule for rule in rules if not any(entry.may_take(rule) for entry in entries))

@@ -151,7 +151,7 @@ class LogNeed:
         Raises:
             TransformationError: a transformation cannot be applied to the table.
         """
-        found = columns_at_the_end(columns, self.transformations(owner, name), table=f"{owner}.{name}")
+        found = columns_at_the_end(columns, self.transformations(owner, name), table=TableName(owner, name))
         return {column: origin for column, origin in found if isinstance(origin, str)}
 
 

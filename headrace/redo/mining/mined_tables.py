@@ -107,6 +107,20 @@ class MinedTables:
         """Return whether prefiltering keeps the version's rows with some tag."""
         return version.owner not in HIDDEN_OWNERS and self._rules.keeps_any(version)
 
+    @property
+    def are_transformed(self) -> bool:
+        """Whether the rules transform some table."""
+        return self._rules.transforms
+
+    def must_know(self, version: TableVersion) -> None:
+        """Refuse a version in which a column that a transformation names may have another name.
+
+        Raises:
+            TransformationError: its rows could not be transformed.
+        """
+        if version.owner not in HIDDEN_OWNERS:
+            self._rules.must_know(version)
+
     def objects(self) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64], NDArray[np.uint8]]:
         """Return the objects in use, ascending, for `headrace.redo.mining.mining_kernels.classify`.
 

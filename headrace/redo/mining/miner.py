@@ -239,6 +239,8 @@ class Miner:
             LogGone: the needed redo is gone.
             TableLeftRules: the next change is of such a table; everything before it was given. Begin again with another
                 miner.
+            TransformationError: a transformation cannot be applied; where its table lost a column, everything before
+                that was given.
         """
         if not self._scan.has_begun and not self._begin(durable):
             return None

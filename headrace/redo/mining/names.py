@@ -142,7 +142,9 @@ class TableNames:
             if not lost_by:
                 return renamed
             self.left = self._left_rules(
-                table, now, f"which the rules on the way to {', '.join(sorted(lost_by))} leave out"
+                table,
+                now,
+                f"which the rules on the way to {', '.join(sorted(lost_by))} leave out or transform otherwise",
             )
         elif not now.is_wanted:
             self.left = self._left_rules(table, now, "which no rule takes")

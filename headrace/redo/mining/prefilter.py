@@ -18,6 +18,7 @@ from headrace.lcr.batch import Command
 from headrace.lcr.scn import ObjectNumber, Scn
 from headrace.redo.mining.assembly import MinedRows
 from headrace.redo.mining.mining_kernels import DISCARDED_ROWS, ERROR, KEPT_BYTES, KEPT_ROWS, UNKNOWN_OBJECT, classify
+from headrace.rules.transformations.transformation import TransformationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -82,11 +83,16 @@ class Prefilter:
     def __init__(self, scan: RedoScan, tables: MinedTables, names: TableNames, ddl_log: DdlLog) -> None:
         self._scan, self._tables, self._names, self._ddl_log = scan, tables, names, ddl_log
         self._unmet: set[int] = set()  # objects described before the restart point whose rows were not met yet
+        self._checked: set[int] = set()  # places of versions whose transformation has not lost a column
+        self._refused: TransformationError | None = None
 
     @property
-    def left(self) -> TableLeftRules | None:
-        """A table that left the rules: nothing may be mined beyond it."""
-        return self._names.left
+    def left(self) -> TableLeftRules | TransformationError | None:
+        """A table that left the rules, or whose transformation lost a column: nothing may be mined beyond it.
+
+        What is before it is given first. So a corrected transformation does not meet the old columns.
+        """
+        return self._names.left or self._refused
 
     def begin(self) -> None:
         """Note that reading begins: everything in the dictionary was described before."""
@@ -148,9 +154,26 @@ class Prefilter:
             taken = ~np.repeat(dropped, np.diff(chunk.first_row)) & (chunk.command != Command.TRUNCATE)
             for number in self._unmet.intersection(np.unique(chunk.object_number[taken]).tolist()):
                 self._meet(number)
+        self._check_columns(row_slot[kept[: found[KEPT_ROWS]]])
         return KeptRows(
             found=found, row_slot=row_slot, kept=kept, per_transaction=per_transaction, truncates=truncates, ddl=ddl
         )
+
+    def _check_columns(self, places: NDArray[np.int32]) -> None:
+        """Refuse kept rows of a version whose transformation has lost a column; rows that were mined before do not count.
+
+        Args:
+            places: of the rows' table versions.
+        """
+        if not self._tables.are_transformed:
+            return
+        for place in {*np.unique(places).tolist()} - self._checked - {-1}:
+            try:
+                self._tables.must_know(self._tables.versions[place])
+            except TransformationError as error:
+                self._refused = error
+            else:
+                self._checked.add(place)
 
     def rows(self, chunk: DecodedChunk, data: NDArray[np.uint8], found: KeptRows) -> MinedRows | None:
         """Return the kept rows, without the log bytes of the others; None: no rows.

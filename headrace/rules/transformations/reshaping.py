@@ -112,6 +112,19 @@ class Reshaping:
         owner, name = self._names[key]
         return table if (owner, name) == key else replace(table, owner=owner, name=name)
 
+    def must_know(self, table: TableVersion) -> None:
+        """Refuse a table version as `Transformation.must_know` does.
+
+        Args:
+            table: before the client.
+
+        Raises:
+            TransformationError: a column that its transformation names may have another name in it.
+        """
+        transformation = self._transformation_of(table.owner, table.name)
+        if transformation is not None:
+            transformation.must_know(TableName.of(table), [column.name for column in table.columns])
+
     def changes(self, table: TableVersion) -> bool:
         """Return whether a table version changes at the client.
 
@@ -317,7 +330,9 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
     Raises:
         TransformationError: it cannot be applied to this table.
     """
-    shape = transformation.shape([column.name for column in version.columns], table=version.qualified_name)
+    names = [column.name for column in version.columns]
+    transformation.must_know(TableName.of(version), names)
+    shape = transformation.shape(names, table=version.qualified_name)
     before = {column.name: column for column in version.columns}
     columns = tuple(
         _column(name, origin) if isinstance(origin, AddColumn) else replace(before[origin], name=name)

@@ -12,6 +12,12 @@ Absent columns
     A missing column in a keep, delete or rename is ignored, as the manuals say. Renaming or adding a column under an
     existing name is an error that stops the client.
 
+Lost columns
+    `up` gives a transformation the columns that its tables had then (`KnownColumns`). A later version of a table may
+    lack a column that is named here and was there, and have one that was not: then it was renamed, or may have been, and
+    its values would pass as they are. That is an error, too. A version that only lacks columns passes: they were
+    dropped, or it is older than they are.
+
 Finding rows
     Under a replica identity that logs key columns only, these must be replicated: without one of them a row could not
     be found, or another row would be. So deleting one is an error (`TransformationError`); under an identity that logs
@@ -34,7 +40,7 @@ its neighbours; `semantics.md` 4.5.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.base.errors import HeadraceError, Retry
 from headrace.lcr.table_name import TableName
@@ -46,6 +52,7 @@ __all__ = [
     "AddColumn",
     "DeleteColumns",
     "KeepColumns",
+    "KnownColumns",
     "Operation",
     "RenameColumn",
     "RenameSchema",
@@ -177,16 +184,34 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownColumns:
+    """The columns that a table had when `up` checked a transformation.
+
+    Args:
+        owner, name: of the table, as the client's rules name it.
+        columns: their names before the client.
+        rule: place of the rule in the topology file, for messages.
+    """
+
+    owner: str
+    name: str
+    columns: tuple[str, ...]
+    rule: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transformation:
     """A rule's change to the LCRs that it takes.
 
     Args:
         operations: declarative ones, in the order of application.
         custom: function that is called after them; None: none. There is at least one operation, or a function.
+        known: the columns of tables that `up` has seen; what is in the file alone has none. No part of the identity.
     """
 
     operations: tuple[Operation, ...] = ()
     custom: CustomTransformation | None = None
+    known: tuple[KnownColumns, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def renames(self) -> bool:
@@ -354,28 +379,88 @@ class Transformation:
             missing += [name for name in self.custom.columns or () if name not in there]
         return tuple(dict.fromkeys(missing))
 
+    @property
+    def named_columns(self) -> frozenset[str]:
+        """Columns that are named here, whether or not a table has them."""
+        found: set[str] = set() if self.custom is None else set(self.custom.columns or ())
+        for each in self.operations:
+            match each:
+                case KeepColumns():
+                    found |= set(each.kept)
+                case DeleteColumns():
+                    found |= set(each.deleted)
+                case RenameColumn():
+                    found.add(each.before)
+                case _:
+                    pass
+        return frozenset(found)
+
+    def must_know(self, table: TableName, names: Sequence[str]) -> None:
+        """Refuse a table version in which a column that is named here may have another name.
+
+        Args:
+            table: the table, under its name before the client.
+            names: its column names there.
+
+        Raises:
+            TransformationError: a column is missing that was there when `up` checked the file, and another one is new.
+        """
+        for known in self.known:
+            if (known.owner, known.name) != table:
+                continue
+            there = set(self.unmet(known.columns))
+            lost = [name for name in self.unmet(names) if name not in there]
+            new = [name for name in names if name not in self.named_columns.union(known.columns)]
+            if lost and new:
+                raise _lost(self, table, known.rule, lost, new)
+
     def __str__(self) -> str:
         return ", ".join(map(str, (*self.operations, *([] if self.custom is None else [self.custom]))))
 
 
 def columns_at_the_end(
-    names: Sequence[str], transformations: Sequence[Transformation], *, table: str
+    names: Sequence[str], transformations: Sequence[Transformation], *, table: TableName
 ) -> tuple[tuple[str, str | AddColumn], ...]:
     """Return a table's columns behind several clients: name, and the source's column or the adding operation.
 
     Args:
         names: its column names at the source.
         transformations: transformations of successive clients.
-        table: its name, for messages.
+        table: its name at the source.
 
     Raises:
         TransformationError: one of them cannot be applied to the table.
     """
     known: dict[str, str | AddColumn] = {name: name for name in names}
+    here = table
     for each in transformations:
-        shape = each.shape(list(known), table=table)
+        each.must_know(here, list(known))
+        here = each.named(here)
+        shape = each.shape(list(known), table=str(table))
         known = {name: origin if isinstance(origin, AddColumn) else known[origin] for name, origin in shape.columns}
     return tuple(known.items())
+
+
+def _lost(
+    transformation: Transformation, table: TableName, rule: str, lost: Sequence[str], new: Sequence[str]
+) -> TransformationError:
+    custom = transformation.custom
+    again = (
+        "take the table out of the rules, run `headrace up FILE` and `headrace wait FILE --caught-up`, and put it back"
+        " with the names of now: it is copied anew"
+    )
+    if custom is not None and not set(lost) & replace(transformation, custom=None).named_columns:
+        again = (
+            f"name the column in {rule} as the source calls it now ({{function: ..., columns: [...]}}), and run"
+            f" `headrace up FILE`; if it then stops at an older change, {again}"
+        )
+    return TransformationError(
+        f"{table} has no column {', '.join(lost)} any more, which {rule} names ({transformation}), and has a new one:"
+        f" {', '.join(new)}. If it was renamed, its values would pass as they are",
+        hint=again,
+        table=str(table),
+        column=lost[0],
+    )
 
 
 def _must_be_free(name: str, there: Sequence[str], table: str) -> None:

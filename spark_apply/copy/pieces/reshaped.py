@@ -18,6 +18,7 @@ from headrace.base.plain_data import AsBytes
 from headrace.lcr.batch import Column, Command, LcrBatch, OldImage, TableVersion, content_version
 from headrace.lcr.building import batch_of_values
 from headrace.lcr.scn import NO_OBJECT
+from headrace.lcr.table_name import TableName
 from headrace.lcr.values import NULL
 from headrace.rules.transformations.reshaping import Reshaping
 from headrace.rules.transformations.transformation import AddColumn, Transformation, columns_at_the_end
@@ -77,7 +78,7 @@ class ReshapedTable(AsBytes):
         """
         found = dict(
             columns_at_the_end(
-                [column.name for column in self.columns], self.transformations, table=f"{self.owner}.{self.name}"
+                [column.name for column in self.columns], self.transformations, table=TableName(self.owner, self.name)
             )
         )
         return tuple(origin for name in columns if isinstance(origin := found[name], str))

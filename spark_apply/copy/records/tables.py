@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.databases.ports import AWAITING, BEGUN, Carried, Instantiation, PartOf
-from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.lcr.table_name import TableName
 from spark_apply.copy.records.parts import begun_part, parts_of
 from spark_apply.copy.records.restarts import TableRestarts
@@ -66,7 +66,13 @@ class TableProgress:
 
 _NOTHING = TableProgress(owner="", name="")
 _TO_BE_COPIED_AGAIN = "to be copied again"
-_AWAITS_DDL = "waits for its CREATE TABLE to arrive"
+
+
+def _awaits_ddl(until: Scn) -> str:
+    return (
+        "waits for its CREATE TABLE to arrive; if that has not come when everything up to SCN"
+        f" {scn_text(until)} is applied, the table is copied: create it here, with the same columns, if it is missing then"
+    )
 
 
 def to_be_copied_again(record: Instantiation) -> Instantiation:
@@ -145,7 +151,10 @@ class TableRecords:
         for each in found if show else ():
             if each.table.identity in self.gone or self._is_of_its_table(each):
                 continue
-            self.show_recorded(each.table.destination, each.record, awaits_ddl=self.awaits_ddl(each))
+            awaits = self.awaits_ddl(each)
+            self.show_recorded(
+                each.table.destination, each.record, awaits_ddl_until=each.table.as_of if awaits else None
+            )
             if each.table.destination not in self.twice:
                 self._show_changed(each)
         if show:
@@ -386,7 +395,9 @@ class TableRecords:
         scn = record.scn if record is not None and each.is_begun else Scn(0)
         self.record(table, scn, "FAILED", problem=problem, beside=beside)
 
-    def show_recorded(self, name: TableName, found: Instantiation | None, *, awaits_ddl: bool = False) -> None:
+    def show_recorded(
+        self, name: TableName, found: Instantiation | None, *, awaits_ddl_until: Scn | None = None
+    ) -> None:
         """Show the record of a table.
 
         A failed copy stays on display if the record only says that the table left.
@@ -394,14 +405,14 @@ class TableRecords:
         Args:
             name: of the table at the destination.
             found: its record; None: it has none, and is shown as PENDING.
-            awaits_ddl: it waits for its CREATE TABLE.
+            awaits_ddl_until: it waits for its CREATE TABLE, which is not above this SCN.
         """
         if name in self.twice:
             self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=self.twice[name]))
         elif name in self.again:
             self.show(TableProgress(owner=name.owner, name=name.name, state="COPYING", problem=_TO_BE_COPIED_AGAIN))
         elif found is None or name in self.waits or found.state == AWAITING:
-            why = self.waits.get(name, _AWAITS_DDL if awaits_ddl else "")
+            why = self.waits.get(name, "" if awaits_ddl_until is None else _awaits_ddl(awaits_ddl_until))
             self.show(TableProgress(owner=name.owner, name=name.name, problem=why))
         elif self.progress.get(name, _NOTHING).state != "FAILED" or found.state != "LEFT":
             self.show(TableProgress.of(name, found))

@@ -129,6 +129,22 @@ def test_check_names_the_pooler_of_each_database_and_a_direct_dsn_ends_it(
         assert said() == []
 
 
+@pytest.mark.parametrize("site", ["a", "b"])
+def test_check_names_a_pooler_in_statement_mode_and_asks_nothing_else(
+    source_database: str, destination_database: str, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a pooler ends each session that begins a transaction: every other question would fail."""
+    dsns = {"a": source_database, "b": destination_database}
+    file = tmp_path / "pooled.yaml"
+    file.write_text(FILE)
+    for name, dsn in dsns.items():
+        monkeypatch.setenv(f"TEST_{name.upper()}_DSN", dsn)
+    with Pooler(dsns[site], mode="statement") as pooler:
+        monkeypatch.setenv(f"TEST_{site.upper()}_DSN", pooler.dsn)
+        found = [each for each in check_topology(file, ask_databases=True).findings if each.path == f"sites.{site}"]
+    assert any("in statement mode" in each.problem and each.is_error for each in found), found
+
+
 def test_lost_session_state_is_real(source_database: str) -> None:
     """As the finding says of such a pooler: another session has the first one's settings and locks."""
     with (

@@ -48,7 +48,12 @@ class Pooler:
     """
 
     def __init__(
-        self, dsn: str, *, mode: Literal["session", "transaction"], is_round_robin: bool = False, size: int = 20
+        self,
+        dsn: str,
+        *,
+        mode: Literal["session", "transaction", "statement"],
+        is_round_robin: bool = False,
+        size: int = 20,
     ) -> None:
         self._dsn, self._mode, self._is_round_robin, self._size = dsn, mode, is_round_robin, size
         self._idle: deque[_Server] = deque()
@@ -124,7 +129,7 @@ class Pooler:
         try:
             while (message := await _read(reader))[:1] != b"X":
                 if server is None or (answers is not None and answers.done()):
-                    if server is None or self._mode == "transaction":
+                    if server is None or self._mode != "session":
                         server = await self._take()
                         self.shared += server.client not in {None, writer}
                         server.client = writer
@@ -148,8 +153,13 @@ class Pooler:
             message = await _read(server.reader)
             is_ready = message[:1] == b"Z"
             server.waits -= is_ready
+            if is_ready and self._mode == "statement" and message[5:6] == b"T":
+                writer.write(_message(b"E", b"SFATAL\0C08P01\0Mtransaction blocks not allowed in statement mode\0\0"))
+                writer.close()
+                server.writer.close()
+                return
             is_idle = is_ready and not server.waits and message[5:6] == b"I"
-            if is_idle and self._mode == "transaction":
+            if is_idle and self._mode != "session":
                 await self._free(server)
             writer.write(message)
             if is_idle:

@@ -22,6 +22,7 @@ from benchmarks.runs import Run
 from benchmarks.servers import Pair
 from benchmarks.workloads import BULK_TABLE, Bulk, Latency, LatencyResult, Oltp, OneTransaction
 from headrace.databases.postgres.catalog.source_tables import slot_name
+from topology.checks.static import check
 from topology.file.reading import read_topology
 from topology.links import makes_certificates
 
@@ -146,7 +147,8 @@ def test_cost_of_authentication_is_measured_reported_and_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert all(
-        sorted(Bench._order(number, is_open_too=True)) == sorted((*Bench._order(number), "open")) for number in range(2)
+        sorted(Bench._order(number, ("open", "ddl"))) == sorted((*Bench._order(number), "open", "ddl"))
+        for number in range(2)
     )
     workload = Bulk.of(1.0)
     seconds = {
@@ -227,6 +229,42 @@ def test_open_form_is_the_same_topology_without_certificates(tmp_path: Path) -> 
     assert written[1] == written[0].replace("synchronous_commit", "tls: none\nsynchronous_commit")
     assert [makes_certificates(spec) for spec in specs] == [True, False]
     assert [[site.tls is None for site in spec.sites] for spec in specs] == [[False, False], [True, True]]
+
+
+def test_form_with_ddl_is_the_same_topology_with_ddl(tmp_path: Path) -> None:
+    written: list[str] = []
+    peer = HeadracePeer(Pair("dbname=a", "dbname=b"), tmp_path)
+    peer.command = lambda *arguments: written.append(peer.file.read_text())  # type: ignore[method-assign]
+    environment = {"BENCH_SOURCE_DSN": "host=127.0.0.1 dbname=a", "BENCH_DESTINATION_DSN": "host=127.0.0.1 dbname=b"}
+    taken = []
+    for has_ddl in (False, True):
+        peer.change(has_ddl=has_ddl)
+        spec = read_topology(peer.file, environment)
+        assert check(spec) == ()
+        rules = spec.capture_rules("src")
+        taken.append([rule.ddl for rule_set in rules for rule in rule_set.include])
+    assert written[1] == written[0].replace("[dst]}", "[dst], ddl: true}")
+    assert taken == [[False], [True]]
+
+
+def test_rows_with_ddl_are_reported_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    workload = Bulk.of(1.0)
+    seconds = {"native": [2.0], "native_on": [2.0], "headrace": [2.5], "queued": [3.0], "ddl": [2.6]}
+    bench = SimpleNamespace(
+        runs={(workload.name, setting): [run(each) for each in found] for setting, found in seconds.items()}
+    )
+    latency = {
+        name: LatencyResult(p50_ms=p50_ms, p99_ms=20.0, max_ms=30.0, count=3000)
+        for name, p50_ms in (("headrace", 6.5), ("ddl", 6.6))
+    }
+    found = report(bench, [workload], latency, {}, {})
+    (entry,) = found["workloads"]
+    assert (entry["ddl_s"], entry["cpu_s_per_100k_rows"].keys()) == (2.6, {"headrace", "queued", "ddl"})
+    show(found)
+    printed = capsys.readouterr().out
+    assert "bulk: with `ddl: true` 2.60 s, without 2.50 s" in printed
+    assert "latency p50: with `ddl: true` 6.6 ms, without 6.5 ms" in printed
+    assert "tls: none" not in printed
 
 
 def test_slot_of_the_bench_is_that_of_its_own_topology() -> None:

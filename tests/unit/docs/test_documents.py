@@ -193,6 +193,43 @@ def test_manual_map_explains_missing_parts_and_features(state):
         assert [row[0] for row in rows if row[3] == state and not row[0].endswith(")")] == []
 
 
+POINTS = 64
+POINT = re.compile(r"^\| (\d+) \| (.+) \| (.+) \| (.+) \|$", re.MULTILINE)
+TESTS = re.compile(r"`tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)*")
+HAPPENS = re.compile(r"^\| ([A-Z][a-z ]+) \| [^|]+ \|$", re.MULTILINE)
+
+
+def wrong_points(text: str) -> list[str]:
+    """What is wrong with the rows of a page of points: missing numbers, unexplained words, points without tests."""
+    rows, words = POINT.findall(text), tuple(HAPPENS.findall(text.partition("\n## ")[0]))
+    wrong = [
+        f"no point {number}" for number in range(1, POINTS + 1) if [row[0] for row in rows].count(str(number)) != 1
+    ]
+    wrong += [f"too many points: {len(rows)}"] if len(rows) > POINTS else []
+    wrong += [f"{number}: {happens}" for number, _, happens, _ in rows if not happens.startswith(words or ("?",))]
+    return wrong + [f"{number}: {tests}" for number, _, _, tests in rows if not TESTS.fullmatch(tests)]
+
+
+def test_each_point_of_ddl_says_what_happens_and_names_its_tests():
+    """That the tests exist is checked for all documents."""
+    assert wrong_points((ROOT / "docs" / "reference" / "ddl-points.md").read_text()) == []
+
+
+def test_errors_of_the_points_are_detected():
+    """Test the check itself."""
+    good = "| Replicated | yes |\n\n## A\n\n" + "".join(
+        f"| {number} | a | Replicated | `tests/a.py::test_a`, `tests/a.py::test_b` |\n"
+        for number in range(1, POINTS + 1)
+    )
+    assert wrong_points(good) == []
+    assert wrong_points(good.replace("| 7 |", "| 6 |")) == ["no point 6", "no point 7"]
+    assert wrong_points(good + "| 65 | a | Replicated | `tests/a.py::test_a` |\n") == ["too many points: 65"]
+    assert wrong_points(good.replace("| 7 | a | Replicated", "| 7 | a | Perhaps")) == ["7: Perhaps"]
+    assert wrong_points(good.replace("`tests/a.py::test_a`, `tests/a.py::test_b` |\n| 8 |", "none |\n| 8 |")) == [
+        "7: none"
+    ]
+
+
 def test_each_decision_has_a_number_that_begins_its_title():
     """Numbers are assigned before the decisions are written, so there can be temporary gaps."""
     files = decisions()

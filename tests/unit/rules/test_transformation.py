@@ -30,19 +30,23 @@ from headrace.lcr.values import ABSENT, NULL, UNCHANGED
 from headrace.rules.conditions.condition import parse
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
-from headrace.rules.transformations.reshaping import _may_name
+from headrace.rules.transformations.custom import CustomTransformation
+from headrace.rules.transformations.reshaping import _may_name, transformed_version
 from headrace.rules.transformations.transformation import (
     CURRENT_TIMESTAMP,
     AddColumn,
     DeleteColumns,
     KeepColumns,
+    KnownColumns,
     RenameColumn,
     RenameSchema,
     RenameTable,
     Transformation,
     TransformationError,
+    columns_at_the_end,
     in_order,
 )
+from headrace.rules.user_code.source import UserFunction
 from tests.support.session.seeds import scaled
 from tests.support.values.lcr_batches import column_values, lcr_batches, transactions
 
@@ -70,6 +74,8 @@ EMPLOYEES = TableVersion(
         Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in ("id", "name", "salary")
     ),
 )
+
+EMPLOYEES_NAME = TableName("hr", "employees")
 
 
 def evaluation(*operations, **more) -> RuleEvaluation:
@@ -437,3 +443,79 @@ def test_tables_without_rows_in_a_batch_are_not_transformed():
 )
 def test_word_in_a_text_literal_of_a_partition_condition_is_no_column(rows: str, *, names_it: bool):
     assert _may_name(rows, frozenset({"salary"})) is names_it
+
+
+# --------------------------------------------------------------------------- renamed columns
+
+
+def knowing(*operations, columns=("id", "name", "salary"), function=()) -> Transformation:
+    known = KnownColumns(owner="hr", name="employees", columns=columns, rule="captures.cap.rules.include[0]")
+    custom = CustomTransformation(function=UserFunction(name="masks:mask", version=""), columns=function)
+    return Transformation(operations=operations, custom=custom if function else None, known=(known,))
+
+
+def version(*names: str, table: str = "employees") -> TableVersion:
+    columns = tuple(Column(name=name, type_name="pg_catalog.text", is_key=name == "id") for name in names)
+    return replace(EMPLOYEES, name=table, columns=columns)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        knowing(DeleteColumns(deleted=("salary",))),
+        knowing(KeepColumns(kept=("id", "salary"))),
+        knowing(RenameColumn(before="salary", after="wage"), function=("wage",)),
+        knowing(function=("salary",)),
+    ],
+)
+def test_renamed_column_stops_the_client_and_the_copy(made):
+    """Its values would pass as they are, under another name."""
+    before, renamed = version("id", "name", "salary"), version("id", "name", "pay")
+    transformed_version(before, made)
+    with pytest.raises(
+        TransformationError,
+        match=r"hr\.employees has no column salary any more, which captures\.cap\.rules\.include\[0\] names"
+        r" \(.*\), and has a new one: pay",
+    ) as caught:
+        transformed_version(renamed, made)
+    assert "run `headrace up FILE`" in caught.value.hint
+    with pytest.raises(TransformationError, match="has a new one: pay"):
+        columns_at_the_end(["id", "name", "pay"], [made], table=EMPLOYEES_NAME)
+
+
+def test_versions_without_a_new_column_pass():
+    """A dropped column hides nothing, and an older version has what `up` has seen."""
+    made = knowing(DeleteColumns(deleted=("salary",)))
+    transformed_version(version("id", "name"), made)
+    transformed_version(version("id", "name", "salary", "more"), made)
+    transformed_version(version("id", "pay", table="others"), made)
+    added = knowing(function=("salary", "phone"), columns=("id", "name", "salary", "phone"))
+    transformed_version(version("id", "name", "salary"), added)  # in flight since before ADD COLUMN phone
+
+
+def test_column_that_a_table_of_a_pattern_never_had_is_no_loss():
+    made = knowing(DeleteColumns(deleted=("salary", "secret")))
+    transformed_version(version("id", "name", "salary", "more"), made)
+    with pytest.raises(TransformationError, match="no column salary any more"):
+        transformed_version(version("id", "name", "more"), made)
+
+
+def test_rows_from_before_a_rename_do_not_pass_the_corrected_rule():
+    """Their values are under the column's former name, which the rule does not name any more."""
+    corrected = knowing(function=("pay",), columns=("id", "name", "pay"))
+    with pytest.raises(TransformationError, match=r"no column pay any more.* has a new one: salary"):
+        transformed_version(version("id", "name", "salary"), corrected)
+
+
+def test_known_columns_are_no_part_of_the_identity():
+    made = knowing(DeleteColumns(deleted=("salary",)))
+    assert made == replace(made, known=())
+    assert (hash(made), repr(made)) == (hash(replace(made, known=())), repr(replace(made, known=())))
+
+
+def test_later_clients_know_columns_under_the_tables_new_name():
+    first = Transformation(operations=(RenameTable(owner="crm", name="staff"),))
+    known = KnownColumns(owner="crm", name="staff", columns=("id", "salary"), rule="r")
+    second = Transformation(operations=(DeleteColumns(deleted=("salary",)),), known=(known,))
+    with pytest.raises(TransformationError, match=r"crm\.staff has no column salary any more"):
+        columns_at_the_end(["id", "pay"], [first, second], table=EMPLOYEES_NAME)

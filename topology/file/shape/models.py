@@ -288,6 +288,7 @@ class ReplicateModel(Model):
     between: list[str] = []
     hub: str | None = None
     spokes: list[SpokeEntry] = []
+    exclude: list[TablePattern] = []
     ddl: bool = False
 
     @model_validator(mode="after")

@@ -110,7 +110,7 @@ from headrace.databases.postgres.destination.records.table_records import (
 from headrace.databases.postgres.destination.row_times.row_triggers import check_triggers, make_triggers, times_findings
 from headrace.databases.postgres.destination.server_session.session import PostgresSession
 from headrace.databases.postgres.event_triggers import own_ddl
-from headrace.databases.postgres.poolers import pooler_findings
+from headrace.databases.postgres.poolers import lends_for_statements, pooler_findings
 from headrace.databases.progress import fold_ranges, ranges_from_bounds, ranges_to_bounds
 from headrace.lcr.batch import TableVersion
 from headrace.lcr.scn import Scn
@@ -171,6 +171,9 @@ class PostgresDestination:
     def preflight(self, topology: str, *, sessions: int, applies: int = 1, copies: int = 0) -> tuple[Finding, ...]:
         """Check whether this database can be a destination."""
         with self._use("checking the destination") as connection:
+            pooled = tuple(pooler_findings(connection, self._dsn, f"sites.{self._site}"))
+            if lends_for_statements(pooled):
+                return pooled
             return (
                 *preflight(
                     connection,
@@ -182,7 +185,7 @@ class PostgresDestination:
                     allow_any_version=self._allow_any_version,
                     has_admin=self._has_admin,
                 ),
-                *pooler_findings(connection, self._dsn, f"sites.{self._site}"),
+                *pooled,
             )
 
     def preflight_times(self, tables: Collection[tuple[str, str]], *, has_tombstones: bool) -> tuple[Finding, ...]:

@@ -51,7 +51,7 @@ from headrace.databases.postgres.compared.shapes import table_shapes
 from headrace.databases.postgres.connection import connect, database_identity, qualified, quote, translated
 from headrace.databases.postgres.copying.table_copy import use_snapshot
 from headrace.databases.postgres.event_triggers import own_ddl
-from headrace.databases.postgres.poolers import pooler_findings
+from headrace.databases.postgres.poolers import lends_for_statements, pooler_findings
 from headrace.databases.postgres.source.binary_types import FIRST_NUMBER_NOT_FIXED, binary_obstacles, type_obstacles
 from headrace.databases.postgres.source.ddl.capture import (
     DdlStep,
@@ -265,6 +265,10 @@ class PostgresSource:
         topology: str = "",
     ) -> tuple[Finding, ...]:
         """See `SourceDatabase.preflight`."""
+        with translated("looking for a pooler"):
+            pooled = tuple(pooler_findings(self._session(), self._dsn, f"sites.{self._site}"))
+        if lends_for_statements(pooled):
+            return pooled
         with translated("asking what is logged"):
             selected = select_tables(self._session(), rules) if needs else ()
             logged = logged_tables(self._session(), selected, needs) if needs else ()
@@ -279,7 +283,7 @@ class PostgresSource:
                 has_admin=self._has_admin,
                 whole=_needed_whole(self._session(), selected, needs),
             ) + tuple(memory_findings(self._session(), self._decoding_memory, f"sites.{self._site}"))
-            found += tuple(pooler_findings(self._session(), self._dsn, f"sites.{self._site}"))
+            found += pooled
             if topology and not self._has_admin:
                 found += tuple(owner_findings(self._session(), self._name(topology), f"sites.{self._site}"))
         if not needs:

@@ -28,6 +28,8 @@ from headrace.status.overview import Flow, FoundProblem, Overview
 from headrace.status.plain import plain_overview
 from tests.support.actors.overviews import component_status
 from tests.support.topologies.files import ONE_WAY
+from topology.edits.stored import PREPARED_FILE, spec_to_json
+from topology.file.reading import read_topology
 
 Run = Callable[..., int]
 ENDED_S = 60.0  # a loaded machine needs seconds to start Python
@@ -566,6 +568,52 @@ sites:
 replicate:
   - {tables: [public.*], from: a, to: [b]}
 """
+
+
+def test_secret_without_a_value_stops_only_verbs_that_connect(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN + 'alerts: {to: [{webhook: "${S6_HOOK}"}], component: true}\n')
+    for name in ("S6_DSN", "S6_HOOK"):
+        monkeypatch.delenv(name, raising=False)
+    assert run("check", file, "--offline") == DONE
+    told = capsys.readouterr().out
+    assert "warning" in told
+    assert "S6_DSN is not set" in told
+    assert "S6_HOOK is not set" in told
+    assert run("plan", file, "--offline") == DONE
+    assert run("audit", file) == DONE
+    assert run("status", file) == WRONG_USE
+    assert "is not up" in capsys.readouterr().err
+    for verb in (["check"], ["plan"], ["up"], ["down"], ["verify"]):
+        assert run(*verb, file) in {FINDING, WRONG_USE}
+        told = capsys.readouterr()
+        assert "S6_DSN is not set" in told.out + told.err, verb
+
+
+def test_offline_plan_takes_a_secret_without_a_value_for_the_one_in_force(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN)
+    monkeypatch.setenv("S6_DSN", "host=127.0.0.1 port=1 dbname=nowhere")
+    spec = read_topology(file)
+    spec.state_dir.mkdir(parents=True)
+    document = {"spec": spec_to_json(spec), "prepared": "x", "labels": {}}
+    (spec.state_dir / PREPARED_FILE).write_text(json.dumps(document))
+    assert run("plan", file, "--offline") == DONE
+    expected = capsys.readouterr().out
+    monkeypatch.delenv("S6_DSN")
+    assert run("plan", file, "--offline") == DONE
+    assert capsys.readouterr().out == expected
+
+
+def test_only_a_users_database_can_be_lost(run, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN)
+    monkeypatch.delenv("S6_DSN", raising=False)  # it went with the server
+    assert run("down", file, "--lost", "a") == WRONG_USE
+    assert run("down", file, "--purge", "--yes", "--lost", "b") == WRONG_USE
+    assert "name one of a" in capsys.readouterr().err
+    assert run("down", file, "--purge", "--yes", "--lost", "a") == DONE
+    assert "a: lost, nothing was removed there" in capsys.readouterr().err
 
 
 def test_down_mentions_only_existing_slots(run, tmp_path, monkeypatch, capsys):

@@ -336,11 +336,9 @@ def test_refused_subscriber_is_shown_with_its_loss_and_the_fix():
 
 def test_lost_column_has_a_fix_also_for_a_table_that_is_not_copied():
     (note,) = notes(overview(component("IDLE", "site:a", lost_columns=["v of hr.t (capture_a)"])))
-    assert "headrace copy FILE TABLE brings what changed" in note.fix
-    assert note.fix.endswith(
-        "Where others write the table, too, it is not copied: give the column its name back, then headrace verify FILE"
-        " TABLE, and the fix that it prints"
-    )
+    assert "nothing passes unmasked" in note.problem
+    assert "write its name of now there, then headrace up FILE" in note.fix
+    assert note.fix.endswith("Where others write the table, too, headrace up FILE asks to empty it there first")
 
 
 def test_tables_renamed_out_of_the_rules_are_shown_with_both_fixes():

@@ -36,6 +36,7 @@ from actors.records.wanted import Wanted
 from headrace.base.errors import ApplyError, ConfigError, PropagationError
 from headrace.console.exit_codes import FAILURE, FINDING
 from headrace.console.output import Output, exit_code_of
+from headrace.databases.postgres.catalog.source_tables import slot_name
 from headrace.demo.run import DemoOptions, _alone, run_demo
 from headrace.deployment.administrators import Administrators
 from headrace.deployment.deployment import Deployment, NotReady, NotUp
@@ -347,6 +348,19 @@ def test_purge_keeps_the_state_folder_until_every_database_is_cleared(monkeypatc
     told: list[str] = []
     assert Deployment(spec).down(purge=True, progress=told.append) == []
     assert "a: DROP PUBLICATION p" in told
+    assert not spec.state_dir.exists()
+
+
+def test_purge_without_a_lost_site_ends_and_says_what_is_left_there(monkeypatch, tmp_path):
+    spec = read(tmp_path, ONE_WAY.replace("{kind: embedded}", "{kind: postgres, dsn: 'host=127.0.0.1 port=1'}", 1))
+    (spec.state_dir / "sites" / "a").mkdir(parents=True)
+    told: list[str] = []
+    assert Deployment(spec).down(purge=True, lost=["a"], progress=told.append) == []
+    (line,) = (each for each in told if each.startswith("a: "))
+    assert "nothing was removed there" in line
+    name = slot_name(spec.name, "a")
+    assert f"WHERE slot_name = '{name}'" in line
+    assert f'DROP PUBLICATION IF EXISTS "{name}"' in line
     assert not spec.state_dir.exists()
 
 

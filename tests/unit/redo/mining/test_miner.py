@@ -27,6 +27,12 @@ from headrace.redo.mining.miner import Miner
 from headrace.redo.mining.names import NameOfNow
 from headrace.redo.segments import list_segments
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet, TagCondition
+from headrace.rules.transformations.transformation import (
+    DeleteColumns,
+    KnownColumns,
+    Transformation,
+    TransformationError,
+)
 from tests.support.histories.workloads import Workload
 from tests.support.redo.redo_logs import (
     SOURCE,
@@ -386,6 +392,33 @@ def test_rows_before_and_after_alter_table_have_their_own_versions(tmp_path):
         ["id", "a"],
         ["id", "a", "more"],
     ]
+
+
+def deleting(column: str) -> RuleSet:
+    known = KnownColumns(owner="hr", name="t", columns=("id", column), rule="captures.c.rules.include[0]")
+    made = Transformation(operations=(DeleteColumns(deleted=(column,)),), known=(known,))
+    return RuleSet(include=(Rule(owner="hr", name="t", transformation=made), Rule(owner="crm")))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_lost_column_stops_capture_before_its_first_change_and_a_corrected_rule_continues(tmp_path, restarted):
+    """Everything before it is given first: a corrected rule does not meet the old column again."""
+    source = source_with(3)
+    source.rename_column("hr.t", "a", "b")
+    with source.transaction() as transaction:
+        transaction.insert("hr.t", id="x", b="secret")
+    writer = write_redo(tmp_path, source)
+    reader, given = miner(tmp_path, rules=deleting("a")), []
+    with pytest.raises(TransformationError, match=r"hr\.t has no column a any more, .* has a new one: b"):
+        given.extend(mine(reader, writer))
+    assert [row[1] for transaction in received(given) for row in transaction.rows] == ["hr.t"] * 3
+    start = reader.sent_scn
+    if restarted:
+        with pytest.raises(TransformationError):
+            list(mine(miner(tmp_path, start, deleting("a")), writer))
+    after = list(mine(miner(tmp_path, start, deleting("b")), writer))
+    assert [RowLcr(batch, row).table.qualified_name for batch in after for row in range(batch.row_count)] == ["hr.t"]
+    assert {column.name for batch in after for table in batch.tables for column in table.columns} == {"id"}
 
 
 def test_column_format_follows_its_values(tmp_path):

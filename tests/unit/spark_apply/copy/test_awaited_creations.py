@@ -12,7 +12,7 @@ from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import destination_column
 from headrace.databases.ports import DdlPlace, Instantiation
 from headrace.databases.table_digest import TableDigest
-from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import Rule, RuleSet
 from spark_apply.apply_config import BY_RECORD_SCN, ReplicatedTables, TableToInstantiate
@@ -130,7 +130,9 @@ def test_first_copies_do_not_wait_for_a_table_whose_creation_is_on_its_way() -> 
     assert (starts["public", "new"].scn, starts["public", "new"].is_awaited) == (None, True)
     assert not starts["public", "a"].is_awaited
     shown = copying._records.progress[NEW]
-    assert (shown.state, shown.problem) == ("PENDING", "waits for its CREATE TABLE to arrive")
+    assert shown.state == "PENDING"
+    assert shown.problem.startswith("waits for its CREATE TABLE to arrive; ")
+    assert scn_text(max(each.as_of for each in copying.config.tables)) in shown.problem
 
 
 def test_table_whose_creation_can_not_arrive_any_more_is_copied() -> None:
@@ -160,6 +162,27 @@ def test_new_table_is_copied_beside_as_soon_as_its_creation_is_behind() -> None:
 
     beside(world, Joins(applied), lambda: world.recorded().get("new", made(world, 0, "")).state == "DONE", copying)
     assert low >= as_of
+    world.assert_same("a", "new")
+
+
+def test_table_whose_creation_never_came_is_copied_when_an_operator_has_made_it() -> None:
+    """As the status says of it while it waits."""
+    world = with_new_table("a")
+    copying = world.copying()
+    as_of = max(each.as_of for each in copying.config.tables)
+    copying.run_first()
+    assert "create it here" in copying._records.progress[NEW].problem
+    looks = 0
+
+    def until() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            assert world.recorded().get("new", made(world, 0, "")).state != "DONE"
+            make_here(world)
+        return looks > 20 and world.recorded().get("new", made(world, 0, "")).state == "DONE"
+
+    beside(world, Joins(lambda: int(as_of)), until, copying)
     world.assert_same("a", "new")
 
 

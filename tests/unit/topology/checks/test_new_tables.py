@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.databases.memory.destination import MemoryDestination
@@ -41,16 +43,38 @@ def database() -> MemoryDestination:
     return made
 
 
+def separated(database, versions, made, recorded=(), captured=("id of new t",)):
+    return without_awaited(database, versions, made, recorded, "dbs2", apply="app", captured=captured)
+
+
 def test_only_an_absent_table_without_a_record_is_awaited(database):
     versions = [version_of(database.describe("hr", name)) for name in ("t", "u")]
     made = {MADE: "id of t", TableName("hr", "u"): "id of u"}
-    assert without_awaited(database, versions, made, (), "dbs2") == (tuple(versions), ())
+    assert separated(database, versions, made) == (tuple(versions), ())
     database.store.drop_table("hr", "t")
-    there, (finding,) = without_awaited(database, versions, made, (), "dbs2")
+    there, (finding,) = separated(database, versions, made)
     assert there == (versions[1],)
     assert (finding.path, finding.is_error) == ("sites.dbs2 table hr.t", False)
     assert "on its way" in finding.problem
     assert "create the table here" in finding.fix
-    assert without_awaited(database, versions, {}, (), "dbs2") == (tuple(versions), ()), "not made by DDL: an error"
+    assert separated(database, versions, {}) == (tuple(versions), ()), "not made by DDL: an error"
     record = Instantiation(source="dbs1", identity="id of t", owner="hr", name="t", scn=Scn(5), state="DONE")
-    assert without_awaited(database, versions, made, [record], "dbs2") == (tuple(versions), ()), "it did arrive"
+    assert separated(database, versions, made, [record]) == (tuple(versions), ()), "it did arrive"
+
+
+def test_former_table_of_the_name_needs_no_alter_while_its_drop_travels(database):
+    """An ALTER would make it look like the new table, which has none of its rows."""
+    versions = [version_of(database.describe("hr", name)) for name in ("t", "u")]
+    made = {MADE: "id of new t"}
+    former = Instantiation(
+        source="dbs1", identity="id of t", owner="hr", name="t", scn=Scn(5), state="DONE", name_now=("hr", "t")
+    )
+    there, (finding,) = separated(database, versions, made, [former])
+    assert there == (versions[1],)
+    assert (finding.path, finding.is_error) == ("sites.dbs2 table hr.t", False)
+    assert "former one" in finding.problem
+    assert "headrace stop FILE apply:app" in finding.fix
+    renamed = ("id of t", "id of new t")  # the source has the former table under another name
+    assert separated(database, versions, made, [former], captured=renamed) == (tuple(versions), ())
+    elsewhere = replace(former, name_now=("hr", "old"))
+    assert separated(database, versions, made, [elsewhere]) == (tuple(versions), ())

@@ -54,6 +54,19 @@ def test_only_a_renamed_table_is_strayed(tmp_path):
     assert not noted.is_strayed(captured(3, "new"))
 
 
+def test_name_is_lost_when_its_rule_masks_otherwise(tmp_path):
+    """A masked table must not get another name under which a rule without the mask takes it."""
+    rules = "{schema: hr, condition: \"object_name <> 'a'\"}, {table: hr.a, transform: [{delete_columns: [secret]}]}"
+    masked = NARROW.replace("rules: {include: [{schema: hr}]}", f"rules: {{include: [{rules}]}}")
+    noted = Receivers.of(read_anyway(tmp_path, masked), "dbs1", TABLES)
+    assert noted.lost_by("table 1", "hr", "a") == ()
+    assert noted.lost_by("table 1", "hr", "a2") == ("apply",)
+    assert noted.is_strayed(replace(TABLES[0], name="a2"))
+    renamed = NARROW.replace("{schema: hr}]}}", "{schema: hr, transform: [{rename_schema: hr}]}]}}")
+    noted = Receivers.of(read_anyway(tmp_path, renamed), "dbs1", TABLES)
+    assert noted.lost_by("table 1", "hr", "a2") == (), "another name alone is no other form"
+
+
 def test_receivers_survive_storage(tmp_path):
     noted = Receivers.of(read_anyway(tmp_path, NARROW), "dbs1", TABLES)
     assert from_json(Receivers, json.loads(json.dumps(as_json(noted)))) == noted

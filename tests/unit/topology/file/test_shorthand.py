@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.lcr.table_name import TableName
 from headrace.rules.rule import ANY_TAG, UNTAGGED, Rule, RuleSet, TagCondition
 from tests.support.session.seeds import scaled
-from tests.support.topologies.files import SITES, read
+from tests.support.topologies.files import SITES, problems, read
 from topology.checks.static import check
 from topology.file.shorthand import Flow, Replicate, Spoke, expand, flows_between, flows_of_tree, one_way, tag_of
 from topology.routing.ways import route, ways_to
@@ -284,3 +284,79 @@ def test_flows_of_a_pair_of_sites_are_those_of_a_hub_with_one_spoke():
         Flow(source="a", destination="b", forwards=True),
         Flow(source="b", destination="a", has_own_tag=True),
     )
+
+
+# --------------------------------------------------------------------------- exclusions
+
+EXCLUDING = f"{SITES}replicate:\n"
+
+
+def taken(spec: TopologySpec, name: str, *, ddl: bool = False) -> set[str]:
+    """The sites that get a table of the schema hr."""
+    table = TableName("hr", name)
+    return {
+        apply.site
+        for apply in spec.applies
+        for way in ways_to(spec, apply)
+        if (way.carries_ddl(table) if ddl else way.carry(table) is not None)
+    }
+
+
+def test_excluded_tables_are_not_captured_and_the_propagation_needs_no_rules(tmp_path):
+    spec = read(tmp_path, EXCLUDING + "  - {schemas: [hr], exclude: [hr.audit, 'hr.tmp_*'], from: dbs1, to: [dbs2]}\n")
+    assert [taken(spec, name) for name in ("people", "audit", "tmp_1")] == [{"dbs2"}, set(), set()]
+    assert not spec.captures[0].rules.keeps("hr", "audit", tag=b"\x01"), "whatever the tag"
+    assert spec.propagations[0].rules == RuleSet()
+
+
+def test_table_that_one_destination_excludes_still_goes_to_the_other(tmp_path):
+    spec = read(
+        tmp_path,
+        EXCLUDING
+        + "  - {schemas: [hr], exclude: [hr.audit], from: dbs1, to: [dbs2]}\n"
+        + "  - {schemas: [hr], from: dbs1, to: [relay]}\n".replace("relay", "dbs3"),
+    )
+    assert (taken(spec, "audit"), taken(spec, "people")) == ({"dbs3"}, {"dbs2", "dbs3"})
+
+
+def test_ddl_of_excluded_tables_does_not_travel(tmp_path):
+    text = EXCLUDING + "  - {schemas: [hr], exclude: ['hr.audit*'], from: dbs1, to: [dbs2], ddl: true}\n"
+    spec = read(tmp_path, text)
+    assert (taken(spec, "people", ddl=True), taken(spec, "audit_2", ddl=True)) == ({"dbs2"}, set())
+    assert not spec.captures[0].rules.keeps_ddl("hr", "audit", tag=None)
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        (
+            [
+                "{schemas: [hr], exclude: [hr.audit], from: dbs1, to: [dbs2]}",
+                "{tables: [hr.a*], between: [dbs1, dbs2]}",
+            ],
+            "hr.audit is excluded in one entry of replicate, and another one takes it",
+        ),
+        (
+            [
+                "{tables: [hr.a*], from: dbs1, to: [dbs2]}",
+                "{schemas: [hr], exclude: [hr.audit], from: dbs1, to: [dbs2]}",
+            ],
+            "hr.audit is excluded in one entry of replicate, and another one takes it",
+        ),
+        (["{schemas: [hr], exclude: [hrx.audit], from: dbs1, to: [dbs2]}"], "is nothing that the entry takes"),
+    ],
+)
+def test_exclusions_that_contradict_or_exclude_nothing_are_refused(tmp_path, entries, problem):
+    text = EXCLUDING + "".join(f"  - {entry}\n" for entry in entries)
+    assert any(problem in each for each in problems(tmp_path, text))
+
+
+def test_entries_for_the_same_sites_may_exclude_what_the_others_do_not_take(tmp_path):
+    spec = read(
+        tmp_path,
+        EXCLUDING
+        + "  - {schemas: [hr], exclude: [hr.audit], from: dbs1, to: [dbs2]}\n"
+        + "  - {schemas: [shop], from: dbs1, to: [dbs2]}\n",
+    )
+    assert taken(spec, "audit") == set()
+    assert spec.propagations[0].rules == RuleSet()

@@ -13,6 +13,7 @@ from headrace.base.errors import (
     ProtocolError,
 )
 from headrace.databases.memory.destination import MemoryDestination
+from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
 from spark_apply.application.spark import SparkUnavailable
 from spark_apply.driver import server_streams as servers_module
@@ -158,6 +159,30 @@ def test_pause_of_a_server_is_the_state_of_the_apply_process(driver: Driver) -> 
         "apply server 0: ALTER TABLE of t: rows have NULLs",
         "repair",
     )
+
+
+def test_pause_stays_shown_until_something_is_applied(driver: Driver) -> None:
+    """The server forgets it two seconds later, and the transaction may take longer to come again."""
+    cores = Cores(host=driver.host, reader=driver.host._reader, coordinator=driver.coordinator, epoch=driver.epoch)
+    control = ApplyControl(config=driver.config, cores=cores)
+    stream = driver.start_task(0)
+    driver.run()
+
+    def told(state: str, detail: str = "") -> tuple[str, str, str]:
+        said = pb.ServerState(state=state, detail=detail, hint="repair" if detail else "", has_session=True)
+        driver.gate.receive(stream, pb.ServerMessage(state=said))
+        driver.host.turn(0.0)
+        status = control._read(cores)
+        return status.state, status.detail, status.hint
+
+    first = told("PAUSED: WAITING FOR ALTER", "DROP TABLE of t: a view depends on it")
+    assert told("IDLE") == first
+    assert told("EXECUTE TRANSACTION") == first
+    second = told("PAUSED: WAITING FOR ALTER", "CREATE TABLE of t: the name is taken")
+    assert "the name is taken" in second[1]
+    assert told("IDLE") == second
+    driver.coordinator.watermarks.low = Scn(driver.coordinator.watermarks.low + 1)
+    assert told("IDLE") == ("IDLE", "", "")
 
 
 def test_ddl_that_waits_for_a_lock_is_reported_at_once(driver: Driver) -> None:
