@@ -5,12 +5,17 @@ is JSON (`DdlChange.content`): the table's structure before and after, and the s
 as the source wrote it, and `headrace.lcr.structure` reads structures from it.
 
     {"format": 1, "tag": "ALTER TABLE", "relation": 16400, "before": {…}, "is_known": true, "after": {…}, "gone": […],
-     "rewritten": […], "file": 16403, "older": {…}, "query": "ALTER TABLE …", "is_nested": false, "user": "hr",
+     "rewritten": 4, "file": 16403, "older": {…}, "query": "ALTER TABLE …", "is_nested": false, "user": "hr",
      "role": "none", "version": 16}
     {"format": 1, "base": true, "after": {…}, "file": 16403}          the structure from which recording begins
     {"format": 1, "failed": "57014", "tag": "…", "query": "…"}       a statement that could not be recorded
 
-Only the first kind becomes a DDL LCR. One of a new table that belongs in the log says how its rows get there:
+Only the first kind becomes a DDL LCR. One that wrote the table's rows anew says from which file, and what decides on
+conversions at the source:
+
+    {…, "rewritten": 4, "file": 16409, "rewriting": {"from": 16403, "encoding": "UTF8", "casts": false}}
+
+One of a new table that belongs in the log says how its rows get there:
 
     {…, "before": null, "is_known": true, "after": {…},
      "made": {"identities": {"<topology>": "<identity>", …}, "why_not": "", "sequences": {"<column>": {…}, …}}}

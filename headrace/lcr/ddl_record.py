@@ -20,7 +20,7 @@ from headrace.lcr.structure import (
     structure_from_json,
 )
 
-__all__ = ["DdlRecord"]
+__all__ = ["CastRules", "DdlRecord", "Rewriting"]
 
 _FORMAT = 1
 _KINDS = {
@@ -28,6 +28,34 @@ _KINDS = {
     "table constraint": PartKind.CONSTRAINT,
     "index": PartKind.INDEX,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastRules:
+    """What decides how a database converts values of built-in types, beside its major version.
+
+    Args:
+        encoding: of the database.
+        has_own: some CREATE CAST of users is between built-in types.
+    """
+
+    encoding: str
+    has_own: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """How a statement wrote a table's rows anew.
+
+    Args:
+        from_file: the file that had the rows until then; 0: not known.
+        to_file: the file that has them since then.
+        rules: of the source.
+    """
+
+    from_file: int
+    to_file: int
+    rules: CastRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +70,7 @@ class DdlRecord:
         after: the table after it. None: it was dropped.
         gone: parts of the table that the statement says it dropped.
         rewritten: why the source wrote the table's rows anew, PostgreSQL's bits; 0: it did not.
+        rewriting: how it did; None: it did not, or an earlier version of Headrace recorded it.
         older: for each column that `before` lacks, the value in rows that are older than it, printed; None: NULL.
         query: what the client sent.
         is_nested: a function or a DO block ran the statement.
@@ -58,6 +87,7 @@ class DdlRecord:
     after: Structure | None
     gone: tuple[PartName, ...] = ()
     rewritten: int = 0
+    rewriting: Rewriting | None = None
     older: Mapping[str, str | None] = field(default_factory=dict)
     query: str = ""
     is_nested: bool = False
@@ -101,6 +131,7 @@ def _record(value: Mapping[str, Any]) -> DdlRecord:
             if each["kind"] in _KINDS
         ),
         rewritten=_reasons(value.get("rewritten")),
+        rewriting=_rewriting(value),
         older={str(name): None if old is None else str(old) for name, old in (value.get("older") or {}).items()},
         query=str(value["query"]),
         is_nested=bool(value["is_nested"]),
@@ -116,6 +147,17 @@ def _record(value: Mapping[str, Any]) -> DdlRecord:
 
 def _structure(value: Mapping[str, Any] | None) -> Structure | None:
     return None if value is None else structure_from_json(value)
+
+
+def _rewriting(value: Mapping[str, Any]) -> Rewriting | None:
+    found = value.get("rewriting")
+    if found is None:
+        return None
+    return Rewriting(
+        from_file=int(found["from"] or 0),
+        to_file=int(value["file"]),
+        rules=CastRules(encoding=str(found["encoding"]), has_own=bool(found["casts"])),
+    )
 
 
 def _reasons(value: int | list[int] | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -136,8 +137,33 @@ class CreatedPair:
         before = row_of(self._there.execute(_STRUCTURE, (qualified(*was),)))[0]
         self.user.execute(statement.encode())
         after = row_of(self._there.execute(_STRUCTURE, (qualified(*(now or was)),)))[0]
-        values = {"relation": number, "version": self.version, **attributes}
-        return ddl_change(before, after, query=statement, **values)
+        values = {"relation": number, "version": self.version, "query": statement, **attributes}
+        return ddl_change(before, after, **values)
+
+    def rewritten(
+        self, name: str, statement: str, *, reasons: int = 4, casts: bool = False, **attributes: Any
+    ) -> DdlChange:
+        """Run a statement that may write a table anew, as `altered` does; return the record.
+
+        Args:
+            name: of the table.
+            statement: what the user runs.
+            reasons: PostgreSQL's bits, if it does.
+            casts: there is a CREATE CAST of users.
+            attributes: others of the record.
+        """
+        was = self.file(name)
+        change = self.altered(name, statement, **attributes)
+        if (file := self.file(name)) == was:
+            return change
+        rewriting = {"from": was, "encoding": "UTF8", "casts": casts}
+        content = {**json.loads(change.content), "rewritten": reasons, "file": file, "rewriting": rewriting}
+        return replace(change, content=json.dumps(content))
+
+    def file(self, name: str) -> int:
+        """Return the file of a table of hr at the source."""
+        row = row_of(self.user.execute("SELECT pg_relation_filenode(to_regclass(%s))::int8", (qualified("hr", name),)))
+        return int(row[0])
 
     def number(self, name: str) -> int:
         """Return the source's number of a table of hr; 0: there is none."""

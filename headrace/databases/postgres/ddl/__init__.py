@@ -9,5 +9,6 @@ proof             the table afterwards: what was to change has its new form, eve
 statements        the statements, in their order
 comparison        each part of the table: as before, as after, or neither
 refusals          the changes that are not replicated
+conversions       rewritings of rows that give the same values at both sides
 structure_query   the one query that describes a table, at a source and at a destination
 """

@@ -10,9 +10,11 @@ if its type is the expected one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.databases.postgres.ddl.conversions import Cast, casts_of
 from headrace.databases.postgres.ddl.refusals import ATTRIBUTES, column_refusal, part_refusal
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.structure import (
@@ -50,6 +52,7 @@ class Work:
         renames: parts of the destination to rename.
         altered: columns with the attributes that they are to get, under their new names.
         added: columns to add.
+        casts: for columns with a type to get, how their values are converted; by assignment if it is not said.
         built: constraints and indexes to bring into their form. A column's new name or type may do that alone.
         loose: constraints and indexes that are not replicated, and that a change of columns may alter or drop.
     """
@@ -58,6 +61,7 @@ class Work:
     renames: tuple[Rename, ...] = ()
     altered: tuple[tuple[ColumnPart, frozenset[str]], ...] = ()
     added: tuple[ColumnPart, ...] = ()
+    casts: Mapping[str, Cast] = field(default_factory=dict)
     built: tuple[ConstraintPart | IndexPart, ...] = ()
     loose: frozenset[PartName] = frozenset()
 
@@ -156,6 +160,7 @@ class _Comparison:
                 renames=tuple(self.renames),
                 altered=tuple(self.altered),
                 added=tuple(self.added),
+                casts=casts_of(self.record),
                 built=tuple(self.built),
                 loose=frozenset(part.key for part in touched if _is_foreign_key(part)),
             ),

@@ -30,7 +30,6 @@ __all__ = ["PlannedCreation", "check_creation", "other_form", "plan_creation"]
 
 _NOTHING = Structure(owner="", name="")
 _IDENTITY = {"a": "ALWAYS", "d": "BY DEFAULT"}
-_GENERATED = {"s": "STORED", "v": "VIRTUAL"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +166,7 @@ def _column(column: ColumnPart, sequence: OwnedSequence | None) -> str:
     if column.collation is not None:
         words.append(f"COLLATE {column.collation}")
     if column.generated:
-        words.append(f"GENERATED ALWAYS AS ({column.default}) {_GENERATED[column.generated]}")
+        words.append(f"GENERATED ALWAYS AS ({column.default}) {statements.GENERATED[column.generated]}")
     elif column.default is not None:
         words.append(f"DEFAULT {column.default}")
     if column.identity and sequence is not None:

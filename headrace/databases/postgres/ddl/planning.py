@@ -1,7 +1,7 @@
 """The changes that a record asks for at a destination: what to run, what is there already, what is not replicated.
 
     before = read_structure(connection, table)
-    plan = plan_changes(record, before, version)             DataError: a part is neither as before nor as after
+    plan = plan_changes(record, before, version, rules)             DataError: a part is neither as before nor as after
     if plan.refusal: not applied; elif not plan.has_work: passed over; else:
         run(plan.statements)
         run(plan.last_statements(read_structure(connection, table)))
@@ -20,7 +20,7 @@ from headrace.databases.postgres.ddl import statements
 from headrace.databases.postgres.ddl.comparison import Work, compare
 from headrace.databases.postgres.ddl.proof import differences
 from headrace.databases.postgres.ddl.refusals import is_concurrent, refusal
-from headrace.lcr.ddl_record import DdlRecord
+from headrace.lcr.ddl_record import CastRules, DdlRecord
 from headrace.lcr.structure import IndexPart, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName
 
@@ -61,8 +61,28 @@ class Planned:
 
     @property
     def changes_types(self) -> bool:
-        """Whether a statement changes a column's type: it must not write the rows anew."""
-        return any("type" in attributes for _, attributes in self._work.altered)
+        """Whether a statement changes a column's type: it must not write the rows anew, unless `may_rewrite`."""
+        return bool(self.converted)
+
+    @property
+    def may_rewrite(self) -> bool:
+        """Whether the statements may write the rows anew: they give the same values as at the source."""
+        return bool(self._record.rewritten)
+
+    @property
+    def converted(self) -> frozenset[str]:
+        """Names of the columns to which the statements give another type."""
+        return frozenset(column.name for column, attributes in self._work.altered if "type" in attributes)
+
+    @property
+    def rewrites_alike(self) -> bool:
+        """Whether the source wrote the rows anew, and the statements give all values that only that gave."""
+        record, made = self._record, self.converted | {column.name for column in self._work.added}
+        before = {} if record.before is None else {part.number: part.type_name for part in record.before.columns}
+        after = () if record.after is None else record.after.columns
+        return bool(record.rewritten) and made >= {
+            part.name for part in after if before.get(part.number) != part.type_name
+        }
 
     @property
     def brings_types(self) -> bool:
@@ -81,18 +101,19 @@ class Planned:
         return statements.last_statements(_name(self._before), self._work, here or _NOTHING, self._record.older)
 
 
-def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Planned:
+def plan_changes(record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None = None) -> Planned:
     """Decide what a DDL change means for the destination's table.
 
     Args:
         record: the change at the source.
         here: the destination's table as it is now; None: there is none.
         version: major version of the destination.
+        rules: by which it converts values. None: not asked for; a change that wrote the source's rows anew is refused.
 
     Raises:
         DataError: a part is neither as before the change nor as after it; the message has all three definitions.
     """
-    reason = refusal(record, here, version)
+    reason = refusal(record, here, version, rules)
     if reason or here is None:
         return Planned(refusal=reason, _record=record)
     found = compare(record, here)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from headrace.lcr.ddl_record import DdlRecord
+from headrace.databases.postgres.ddl.conversions import rewriting_refusal
+from headrace.lcr.ddl_record import CastRules, DdlRecord
 from headrace.lcr.structure import ColumnPart, ConstraintPart, Part, Structure
 
 __all__ = [
@@ -37,18 +38,19 @@ _COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
 _CONCURRENTLY = re.compile(r"\s*CREATE\s+INDEX\s+CONCURRENTLY\b", re.IGNORECASE)
 
 
-def refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
+def refusal(record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None) -> str:
     """Return why a change is not replicated, whatever it does to single parts; empty: it may be.
 
     Args:
         record: the change.
         here: the table at the destination; None: there is none.
         version: major version of the destination.
+        rules: by which it converts values; None: not asked for.
     """
-    return next(_reasons(record, here, version), "")
+    return next(_reasons(record, here, version, rules), "")
 
 
-def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterator[str]:
+def _reasons(record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None) -> Iterator[str]:
     before, after = record.before, record.after
     yield from _other_version(record, version)
     if after is None:
@@ -66,9 +68,8 @@ def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterato
         yield from _unusual(each, "")
     if before.persistence != "p" or after.persistence != "p":
         yield "unlogged tables are not replicated"
-    if record.rewritten:
-        # Whatever the reason, values that old rows get are in neither the log nor the catalog then.
-        yield "the source wrote the table's rows anew, and their new values are not in its log"
+    if record.rewritten and (reason := rewriting_refusal(record, rules)):
+        yield reason
     if here is None:
         yield "the destination has no such table"
         return
@@ -179,7 +180,8 @@ def column_refusal(before: ColumnPart | None, after: ColumnPart, wanted: Collect
     both = (after, after if before is None else before)
     if "identity" in wanted and any(each.identity for each in both):
         return f"{after.key} is an identity column, whose sequence is not replicated"
-    if not {"generated", "default"}.isdisjoint(wanted) and any(each.generated for each in both):
+    is_new = before is None  # the server computes it here by the same expression
+    if not is_new and not {"generated", "default"}.isdisjoint(wanted) and any(each.generated for each in both):
         return f"{after.key} is a generated column, whose values are not in the source's log"
     if "NOT NULL" in wanted and after.not_valid:
         return f"{after.key} has a NOT NULL that is not valid yet"

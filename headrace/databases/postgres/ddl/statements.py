@@ -17,14 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from headrace.base.errors import DataError
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.ddl.comparison import Rename, Work
+from headrace.databases.postgres.ddl.conversions import Cast
 from headrace.databases.postgres.ddl.refusals import part_refusal
 from headrace.lcr.structure import ColumnPart, ConstraintPart, IndexPart, Part, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName, literal
 
-__all__ = ["first_statements", "last_statements"]
+__all__ = ["GENERATED", "first_statements", "last_statements"]
 
 _DROP_ORDER = (PartKind.INDEX, PartKind.CONSTRAINT, PartKind.COLUMN)
 _NOT_VALID = " NOT VALID"
+GENERATED = {"s": "STORED", "v": "VIRTUAL"}
+"""How a generated column is kept, by `ColumnPart.generated`."""
 
 
 def first_statements(table: TableName, work: Work, here: Structure) -> tuple[str, ...]:
@@ -43,7 +46,9 @@ def first_statements(table: TableName, work: Work, here: Structure) -> tuple[str
             # The default may be one that the server cannot convert.
             if "default" in attributes:
                 found.append(_alter(table, f"ALTER COLUMN {quote(column.name)} DROP DEFAULT"))
-            found.append(_alter(table, f"ALTER COLUMN {quote(column.name)} SET DATA TYPE {_type(column)}"))
+            found.append(
+                _alter(table, f"ALTER COLUMN {quote(column.name)} SET DATA TYPE {_type(column)}{_using(column, work)}")
+            )
     return tuple(found)
 
 
@@ -147,6 +152,15 @@ def _type(column: ColumnPart) -> str:
     return column.type_name if column.collation is None else f"{column.type_name} COLLATE {column.collation}"
 
 
+def _using(column: ColumnPart, work: Work) -> str:
+    name, cast = quote(column.name), work.casts.get(column.name, Cast.ASSIGNMENT)
+    return {
+        Cast.ASSIGNMENT: "",
+        Cast.EXPLICIT: f" USING {name}::{column.type_name}",
+        Cast.UTC: f" USING {name} AT TIME ZONE 'UTC'",
+    }[cast]
+
+
 def _attributes(table: TableName, column: ColumnPart, attributes: frozenset[str], found: Part | None) -> Iterator[str]:
     """Yield the statements that give a column its default and NOT NULL; its type it has."""
     name = quote(column.name)
@@ -168,10 +182,12 @@ def _added(table: TableName, column: ColumnPart, older: str | None) -> Iterator[
     """
     name = quote(column.name)
     words = [f"ADD COLUMN {name} {_type(column)}"]
+    if column.generated:
+        words.append(f"GENERATED ALWAYS AS ({column.default}) {GENERATED[column.generated]}")
     if older is not None:
         words.append(f"DEFAULT {literal(older)}")
     if column.not_null:
         words.append("NOT NULL")
     yield _alter(table, " ".join(words))
-    if older is not None or column.default is not None:
+    if not column.generated and (older is not None or column.default is not None):
         yield _alter(table, f"ALTER COLUMN {name} {_default(column)}")

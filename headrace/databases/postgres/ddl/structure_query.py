@@ -14,13 +14,16 @@ from typing import Any
 
 import psycopg
 
+from headrace.lcr.ddl_record import CastRules
 from headrace.lcr.structure import Structure, structure_from_json
 from headrace.lcr.table_name import TableName
 
 __all__ = [
     "KEPT_VALUE",
+    "OWN_CASTS",
     "PRINTED_WITH",
     "STRUCTURE",
+    "read_cast_rules",
     "read_kept_values",
     "read_structure",
     "structure_query",
@@ -48,6 +51,9 @@ was written anew since.
 The server keeps it as the only element of an array. An array's own text would depend on the type: boxes have another
 delimiter.
 """
+
+OWN_CASTS = """EXISTS (SELECT FROM pg_catalog.pg_cast k WHERE k.oid >= 16384 AND k.castsource < 10000 AND k.casttarget < 10000)"""
+"""Whether a CREATE CAST of users is between types of PostgreSQL, so that these convert in another way than elsewhere."""
 
 # Volatile functions that a default may call: they give a value, and do nothing else to the database.
 _GIVING = "'nextval', 'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'uuidv7', 'clock_timestamp', 'timeofday'"
@@ -146,6 +152,8 @@ _NAMED = structure_query(_NUMBER).encode()
 _KEPT = f"""SELECT a.attname::pg_catalog.text, {KEPT_VALUE} FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = {_NUMBER} AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasmissing""".encode()
 
+_CAST_RULES = f"SELECT pg_catalog.getdatabaseencoding()::pg_catalog.text, {OWN_CASTS}".encode()
+
 
 def read_structure(connection: psycopg.Connection[Any], table: TableName) -> Structure | None:
     """Describe a table of this database as the transaction sees it.
@@ -159,6 +167,17 @@ def read_structure(connection: psycopg.Connection[Any], table: TableName) -> Str
     """
     row = connection.execute(_NAMED, table).fetchone()
     return None if row is None else structure_from_json(row[0])
+
+
+def read_cast_rules(connection: psycopg.Connection[Any]) -> CastRules:
+    """Return what decides how this database converts values of built-in types.
+
+    Args:
+        connection: as for `read_structure`.
+    """
+    row = connection.execute(_CAST_RULES).fetchone()
+    assert row is not None
+    return CastRules(encoding=row[0], has_own=row[1])
 
 
 def read_kept_values(connection: psycopg.Connection[Any], table: TableName) -> dict[str, str | None]:

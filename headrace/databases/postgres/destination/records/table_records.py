@@ -44,6 +44,10 @@ NAME_NOW = """(SELECT ARRAY[n.nspname::text, c.relname::text] FROM pg_catalog.pg
 IS_GONE = """coalesce(recorded_in = 'headrace.instantiation'::regclass AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = relation), false)
     AND relation IS NOT NULL"""
 
+# An apply server may hold the mark of a table whose rows it wrote anew, until its transaction ends, for which it may need
+# the driver.
+_MARK_WAIT = "200ms"
+
 # The same table under another name counts, too (`recorded_in` as in `IS_REMADE`), and so do its partitions and the
 # tables above it.
 _OTHER_COPIES = """
@@ -183,6 +187,7 @@ def write_row_marks(
     }
     if not is_current(connection, topology, apply, epoch):
         return False
+    connection.execute(f"SET LOCAL lock_timeout = '{_MARK_WAIT}'".encode())
     connection.execute(
         "INSERT INTO headrace.row_mark AS recorded (topology, apply, source, identity, mark)"
         " SELECT %(topology)s, %(apply)s, %(source)s, given.identity, given.mark"
@@ -190,7 +195,7 @@ def write_row_marks(
         " LEFT JOIN headrace.row_mark AS there ON (there.topology, there.apply, there.source, there.identity) ="
         " (%(topology)s, %(apply)s, %(source)s, given.identity) WHERE %(any)s OR there.mark IS NOT DISTINCT FROM"
         " given.was ON CONFLICT (topology, apply, source, identity) DO UPDATE SET mark = excluded.mark, marked_at ="
-        " clock_timestamp()",
+        " clock_timestamp() WHERE %(any)s OR recorded.mark = ANY (%(was)s::text[])",
         values,
     )
     connection.execute(

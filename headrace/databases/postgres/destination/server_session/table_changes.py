@@ -25,14 +25,15 @@ from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.refusals import other_columns
-from headrace.databases.postgres.ddl.structure_query import read_kept_values
+from headrace.databases.postgres.ddl.structure_query import read_cast_rules, read_kept_values
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
+from headrace.databases.postgres.destination.records.rewritten_files import take_over_file
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
 from headrace.databases.postgres.destination.server_session.scheduled_indexes import ScheduledIndexes
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
-from headrace.lcr.ddl_record import DdlRecord
+from headrace.lcr.ddl_record import CastRules, DdlRecord
 from headrace.lcr.table_name import TableName
 
 if TYPE_CHECKING:
@@ -110,7 +111,9 @@ class TableChanges:
             if creation := change.creation:
                 return self._new_tables.create(creation, record, place, is_in_order=is_in_order)
             self._indexes.follow(record, place, is_in_order=is_in_order)
-        return self._drop(change, record, place) if record.after is None else self._alter(change, record, place)
+        if record.after is None:
+            return self._drop(change, record, place)
+        return self._alter(change, record, place, is_in_order=is_in_order)
 
     def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         with self._refusing(change, place):
@@ -121,23 +124,23 @@ class TableChanges:
         with self._refusing(change, place):
             return self._new_tables.drop(found)
 
-    def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+    def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         made_at = self._new_tables.made_at(record, place)
         if made_at is None:
-            return self._carry(change, record, place)
+            return self._carry(change, record, place, is_in_order=is_in_order)
         if record.before is not None and record.after is not None and TableName.of(record.after) != change.base_table:
             raise self._changed_at_once(change, made_at, _RENAMED)
-        outcome = self._carry(change, record, place)
+        outcome = self._carry(change, record, place, is_in_order=is_in_order)
         if others := other_columns(record, self._new_tables.structure(change.base_table)):
             why = outcome.reason or "columns were there already"
             raise self._changed_at_once(change, made_at, f"{_CHANGED}, because of {', '.join(others)}: {why}")
         return outcome
 
-    def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+    def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         here = self._new_tables.structure(change.base_table)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
-            plan = plan_changes(record, here, version)
+            plan = plan_changes(record, here, version, self._cast_rules() if record.rewritten else None)
         if plan.is_left_out and self._indexes.adapted:
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=f"{plan.refusal} yet: {_ADAPTED}")
         if plan.refusal or here is None:
@@ -156,6 +159,8 @@ class TableChanges:
             run = self._run_trusted(plan, here)
         if run is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)
+        if plan.rewrites_alike and is_in_order:
+            self._take_over_file(change.base_table, record, plan.converted, place)
         there = [f"{each} was there already" for each in plan.passed_over]
         return DdlOutcome(
             kind=DdlOutcomeKind.APPLIED, statements=tuple(run), reason="; ".join([*plan.left_out, *there, *others])
@@ -172,6 +177,24 @@ class TableChanges:
         run = self._as_owner(here, lambda: self._run_all(plan, table))
         new_tables.require_trusted(table, here.role, known)
         return run
+
+    def _cast_rules(self) -> CastRules:
+        with self._transaction.own_statements("asking how values are converted"):
+            return read_cast_rules(self._transaction.connection)
+
+    def _take_over_file(self, table: TableName, record: DdlRecord, converted: frozenset[str], place: DdlPlace) -> None:
+        """Record that the rows of the source's new file are here, too: they did not change without an event."""
+        if record.rewriting is not None:
+            with self._transaction.own_statements(f"recording that the rows of {table} were written anew"):
+                take_over_file(
+                    self._transaction.connection,
+                    self._identity,
+                    place.source,
+                    table,
+                    record.relation,
+                    converted,
+                    record.rewriting,
+                )
 
     def _kept_values(self, table: TableName) -> dict[str, str | None]:
         with self._transaction.own_statements(f"reading the structure of {table}"):
@@ -230,10 +253,11 @@ class TableChanges:
     def _run_all(self, plan: Planned, table: TableName) -> list[str] | None:
         """Run a plan's statements and prove their result; return them.
 
-        None: they would write rows anew, and are undone. Values that only that gives are not in the source's log, and
-        nobody expects the time it takes.
+        None: they would write rows anew, which the source did not, and are undone. Values that only that gives are not in
+        its log, and nobody expects the time it takes.
         """
-        mark, file = (self._transaction.mark(), self._file(table)) if plan.changes_types else (0, 0)
+        is_guarded = plan.changes_types and not plan.may_rewrite
+        mark, file = (self._transaction.mark(), self._file(table)) if is_guarded else (0, 0)
         first = self._run(plan.statements)
         if mark:
             if self._file(table) != file:

@@ -45,13 +45,14 @@ from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
 from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
+from headrace.databases.postgres.source.ddl.rewriting import NOTE_REWRITE, REWRITING, SINCE_REWRITING
 from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
 
 __all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]
 
 SCHEMA, LOG = DDL_LOG
-VERSION = 2
+VERSION = 3
 """Of these texts: `up` replaces older ones. A newer version of Headrace leaves none older than its own."""
 EVENT_TRIGGERS = ("headrace_ddl_drop", "headrace_ddl_end", "headrace_ddl_rewrite")
 ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
@@ -149,19 +150,6 @@ BEGIN
 END $do$;
 """
 
-# The setting belongs to the transaction, and goes with a savepoint that is rolled back. ' 16385:4 16390:2': tables and
-# the reasons of their rewrites (`AT_REWRITE_*`).
-_NOTE_REWRITE = """
-CREATE OR REPLACE FUNCTION headrace_ddl.note_rewrite() RETURNS event_trigger LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $body$
-BEGIN
-    PERFORM set_config('headrace_ddl.rewritten', concat(current_setting('headrace_ddl.rewritten', true), ' ',
-        pg_event_trigger_table_rewrite_oid(), ':', pg_event_trigger_table_rewrite_reason()), true);
-EXCEPTION WHEN OTHERS THEN
-    RAISE LOG 'headrace: a rewrite was not noted: %', SQLERRM;
-END $body$;
-"""
-
 # The first firing of a statement records all that it did, so that the second one finds nothing new. Constraints and
 # defaults have their table's name in their address; an index has not, and its catalog rows are gone.
 #
@@ -194,6 +182,7 @@ DECLARE
     is_behind boolean;
     is_unread boolean;
     reasons integer;
+    rewritten_from bigint;
     state text;
 BEGIN
     GET DIAGNOSTICS caller = PG_CONTEXT;  -- one line: the client's own statement; more: a function or DO ran it
@@ -307,7 +296,7 @@ BEGIN
             -- an old snapshot shows an index or a constraint that another transaction has dropped since
             RAISE object_not_in_prerequisite_state USING MESSAGE = 'the table changed behind the snapshot';
         END IF;
-        reasons := coalesce((regexp_match(rewrites, format(' %s:([0-9]+)', each.relation)))[1]::integer, 0);
+        {REWRITING}
         is_unread := NOT is_readable AND each.dropped_owner !~ '^(pg_.*|information_schema|headrace|headrace_ddl)$';
         CONTINUE WHEN reasons = 0 AND old - 'role' IS NOT DISTINCT FROM new - 'role' AND (new IS NULL OR NOT is_behind)
             AND is_unread IS NOT TRUE;
@@ -327,12 +316,13 @@ BEGIN
                 'constraints', '[]'::jsonb, 'indexes', '[]'::jsonb);
         END IF;
         IF reasons <> 0 THEN
-            rewrites := regexp_replace(rewrites, format(' %s:[0-9]+', each.relation), '');
+            rewrites := regexp_replace(rewrites, format(' %s:[0-9]+(?::[0-9]+)?', each.relation), '', 'g');
             PERFORM set_config('headrace_ddl.rewritten', rewrites, true);
         END IF;
         content := jsonb_build_object(
             'format', 1, 'tag', tg_tag, 'relation', each.relation::int8, 'before', old, 'is_known', is_known,
             'after', new, 'gone', each.gone, 'rewritten', reasons, 'file', file,
+            'rewriting', CASE WHEN reasons <> 0 THEN {SINCE_REWRITING} END,
             -- what rows from before have in new columns
             'older', (SELECT coalesce(jsonb_object_agg(a.attname, {KEPT_VALUE}), '{{}}')
                       FROM pg_attribute a
@@ -448,7 +438,7 @@ INSTALL = (
     + _STRUCTURE_OF
     + _REFUSE
     + PUBLISH
-    + _NOTE_REWRITE
+    + NOTE_REWRITE
     + _NOTE
     + WATCH
     + _CLOSE
