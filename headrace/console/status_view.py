@@ -408,7 +408,7 @@ def _apply_notes(apply: ApplyStatus) -> Iterator[Note]:
 def _job_notes(apply: ApplyStatus) -> Iterator[Note]:
     """Yield indexes that are made outside the transactions of the data."""
     for job in apply.ddl_jobs:
-        what = f"CREATE INDEX CONCURRENTLY {job.owner}.{job.index} on table {job.owner}.{job.name} at {apply.site}"
+        what = f"index {job.owner}.{job.index} of {job.owner}.{job.name}, made beside the rows at {apply.site},"
         if job.problem:
             yield Note(
                 component=apply.name,
@@ -419,7 +419,7 @@ def _job_notes(apply: ApplyStatus) -> Iterator[Note]:
             minutes = max(0, int((time.time() - job.since_us / 1e6) / 60))
             yield Note(
                 component=apply.name,
-                problem=f"{what} {'is running' if job.state == 'RUNNING' else 'waits for its turn'}, recorded"
+                problem=f"{what} {'is being made' if job.state == 'RUNNING' else 'waits for its turn'}, recorded"
                 f" {counted(minutes, 'minute')} ago: rows are applied meanwhile",
                 fix=f"no action needed: pg_stat_progress_create_index at {apply.site} has its progress",
                 is_remark=True,

@@ -105,11 +105,11 @@ JOB = {"number": 1, "owner": "hr", "name": "jobs", "index": "by_title"}
 def test_index_that_is_being_made_is_a_remark_and_one_that_fails_is_not():
     waiting = {**JOB, "state": "WAITING", "since_us": int((time.time() - 600) * 1e6)}
     (note,) = notes(overview(component("IDLE", site="b", ddl_jobs=[waiting])))
-    what = "CREATE INDEX CONCURRENTLY hr.by_title on table hr.jobs at b"
+    what = "index hr.by_title of hr.jobs, made beside the rows at b,"
     assert note.problem == f"{what} waits for its turn, recorded 10 minutes ago: rows are applied meanwhile"
     assert note.is_remark
     (note,) = notes(overview(component("IDLE", site="b", ddl_jobs=[{**waiting, "state": "RUNNING"}])))
-    assert f"{what} is running" in note.problem
+    assert f"{what} is being made" in note.problem
     failed = {**JOB, "state": "FAILED", "problem": "no space left", "fix": "repair the cause; or leave it out: INSERT"}
     (note,) = notes(overview(component("IDLE", site="b", ddl_jobs=[failed])))
     assert (note.problem, note.fix) == (f"{what} failed and is tried again: no space left", failed["fix"])

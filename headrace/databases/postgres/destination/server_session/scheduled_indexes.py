@@ -123,7 +123,7 @@ def _index_of(job: IndexJob, indexes: tuple[IndexPart, ...]) -> IndexPart | None
 
 def _running(job: IndexJob, record: DdlRecord) -> DatabaseUnavailable:
     return DatabaseUnavailable(
-        f"{record.tag} of table {job.table} waits until index {quote(job.index)}, which CREATE INDEX CONCURRENTLY makes"
-        " beside the rest, is there",
+        f"{record.tag} of table {job.table} waits until index {quote(job.index)}, which is made"
+        " beside the rows, is there",
         hint="headrace.dba_ddl_jobs here has it, and pg_stat_progress_create_index its progress",
     )
