@@ -235,7 +235,11 @@ def test_children_are_recorded_with_their_parent(recording: Recording) -> None:
 def test_rewrites_are_noted_with_the_statement_that_made_them(recording: Recording) -> None:
     recording.site.run("INSERT INTO t VALUES (1, 'x', 1)")
     default, rewrite = 2, 4
-    assert recording.one("ALTER TABLE t ALTER COLUMN b TYPE bigint")["rewritten"] == rewrite
+    file = "SELECT pg_relation_filenode('t')::int8"
+    (was,) = row_of(recording.site.run(file))
+    record = recording.one("ALTER TABLE t ALTER COLUMN b TYPE bigint")
+    assert (record["rewritten"], record["rewriting"]) == (rewrite, {"from": was, "encoding": "UTF8", "casts": False})
+    assert record["file"] == row_of(recording.site.run(file))[0] != was
     first, second = recording.run(
         "BEGIN; ALTER TABLE t ALTER COLUMN b TYPE int; ALTER TABLE t ADD COLUMN c int; COMMIT"
     )
