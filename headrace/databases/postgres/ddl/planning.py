@@ -21,7 +21,7 @@ from headrace.databases.postgres.ddl.comparison import Work, compare
 from headrace.databases.postgres.ddl.proof import differences
 from headrace.databases.postgres.ddl.refusals import concurrent_refusal, refusal
 from headrace.lcr.ddl_record import DdlRecord
-from headrace.lcr.structure import PartKind, PartName, Structure
+from headrace.lcr.structure import ConstraintPart, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName
 
 __all__ = ["Planned", "check_result", "other_values", "plan_changes"]
@@ -60,6 +60,16 @@ class Planned:
         return any("type" in attributes for _, attributes in self._work.altered)
 
     @property
+    def new_keys(self) -> tuple[ConstraintPart, ...]:
+        """Foreign keys that are added; not those that are here in another form."""
+        here = {*elements(self._before), *(PartName(each.kind, each.new) for each in self._work.renames)}
+        return tuple(
+            part
+            for part in self._work.built
+            if isinstance(part, ConstraintPart) and part.is_foreign_key and part.key not in here
+        )
+
+    @property
     def brings_types(self) -> bool:
         """Whether columns are added or get other types."""
         return bool(self._work.added) or self.changes_types
@@ -76,13 +86,17 @@ class Planned:
         return statements.last_statements(_name(self._before), self._work, here or _NOTHING, self._record.older)
 
 
-def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Planned:
+def plan_changes(
+    record: DdlRecord, here: Structure | None, version: int, keys: Mapping[str, str] | None = None
+) -> Planned:
     """Decide what a DDL change means for the destination's table.
 
     Args:
         record: the change at the source.
         here: the destination's table as it is now; None: there is none.
         version: major version of the destination.
+        keys: for each foreign key of the table after the change, why it is not made here; empty: it may be. One that is
+            not in it is left out.
 
     Raises:
         DataError: a part is neither as before the change nor as after it; the message has all three definitions.
@@ -90,7 +104,7 @@ def plan_changes(record: DdlRecord, here: Structure | None, version: int) -> Pla
     reason = refusal(record, here, version)
     if reason or here is None:
         return Planned(refusal=reason, _record=record)
-    found = compare(record, here)
+    found = compare(record, here, keys or {})
     there = tuple(dict.fromkeys(found.passed_over))
     passed_over = tuple(str(key) for key in there)
     reasons = [*found.refusals, *filter(None, [concurrent_refusal(record) if found.work or found.conflicts else ""])]

@@ -29,6 +29,7 @@ from headrace.databases.postgres.ddl.structure_query import read_kept_values
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
+from headrace.databases.postgres.destination.server_session.referenced_tables import ReferencedTables
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
 from headrace.lcr.ddl_record import DdlRecord
@@ -81,7 +82,8 @@ class TableChanges:
     ) -> None:
         self._identity, self._transaction = identity, transaction
         self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
-        self._new_tables = NewTables(identity, transaction, tables, self._as_owner)
+        self._referenced = ReferencedTables(identity, transaction)
+        self._new_tables = NewTables(identity, transaction, tables, self._as_owner, self._referenced)
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """Change a table and record the outcome, as `DestinationSession.change_table` says."""
@@ -104,7 +106,9 @@ class TableChanges:
             record = DdlRecord.of(change.content)
             if creation := change.creation:
                 return self._new_tables.create(creation, record, place, is_in_order=is_in_order)
-        return self._drop(change, record, place) if record.after is None else self._alter(change, record, place)
+        if record.after is None:
+            return self._drop(change, record, place)
+        return self._alter(change, record, place, is_in_order=is_in_order)
 
     def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         with self._refusing(change, place):
@@ -115,23 +119,24 @@ class TableChanges:
         with self._refusing(change, place):
             return self._new_tables.drop(found)
 
-    def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+    def _alter(self, change: DdlChange, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         made_at = self._new_tables.made_at(record, place)
         if made_at is None:
-            return self._carry(change, record, place)
+            return self._carry(change, record, place, is_in_order=is_in_order)
         if record.before is not None and record.after is not None and TableName.of(record.after) != change.base_table:
             raise self._changed_at_once(change, made_at, _RENAMED)
-        outcome = self._carry(change, record, place)
+        outcome = self._carry(change, record, place, is_in_order=is_in_order)
         if others := other_columns(record, self._new_tables.structure(change.base_table)):
             why = outcome.reason or "columns were there already"
             raise self._changed_at_once(change, made_at, f"{_CHANGED}, because of {', '.join(others)}: {why}")
         return outcome
 
-    def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+    def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         here = self._new_tables.structure(change.base_table)
+        keys = self._referenced.reasons(record, place, is_in_order=is_in_order)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
-            plan = plan_changes(record, here, version)
+            plan = plan_changes(record, here, version, keys)
         if plan.refusal or here is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=plan.refusal)
         others = other_values(plan, self._kept_values(change.base_table)) if plan.passed_over else ()
@@ -141,6 +146,7 @@ class TableChanges:
         # Also when it fails: descriptions from before it are no use, nor are those from after it when it is undone.
         self._tables.changed()
         with self._refusing(change, place):
+            self._referenced.require_rights(here.role, plan.new_keys)
             run = self._run_trusted(plan, here)
         if run is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)

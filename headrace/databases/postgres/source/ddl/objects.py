@@ -45,13 +45,14 @@ from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
 from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
+from headrace.databases.postgres.source.ddl.references import REFERENCES
 from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
 
 __all__ = ["EVENT_TRIGGERS", "INSTALL", "LOG", "REMOVE", "ROUTINES", "SCHEMA", "VERSION"]
 
 SCHEMA, LOG = DDL_LOG
-VERSION = 2
+VERSION = 3
 """Of these texts: `up` replaces older ones. A newer version of Headrace leaves none older than its own."""
 EVENT_TRIGGERS = ("headrace_ddl_drop", "headrace_ddl_end", "headrace_ddl_rewrite")
 ROUTINES = ("note", "note_rewrite", "refuse", "structure_of", "watch")
@@ -243,6 +244,14 @@ BEGIN
                                 WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
             CROSS JOIN LATERAL jsonb_path_query(l.content::jsonb, '$.after.columns[*].type') AS type
             WHERE is_readable AND (SELECT count(DISTINCT p.relation) FROM placed p) > 1 AND n.of ? rtrim(type #>> '{{}}', '[]')
+            -- and tables with foreign keys to these: a key is dropped before what it refers to
+            UNION ALL SELECT l.relation, key.needed::oid
+            FROM (SELECT DISTINCT p.relation FROM placed p WHERE p.relation IS NOT NULL) p
+            CROSS JOIN LATERAL (SELECT l.relation, l.content FROM headrace_ddl.log l
+                                WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
+            CROSS JOIN LATERAL jsonb_each_text(coalesce(l.content::jsonb -> 'references', '{{}}')) AS key (name, needed)
+            WHERE is_readable AND key.needed::oid <> l.relation
+              AND key.needed::oid IN (SELECT p.relation FROM placed p)
         ), levels AS (
             SELECT n.needed, 1 AS level FROM needs n
             UNION SELECT n.needed, l.level + 1 FROM levels l JOIN needs n ON n.relation = l.needed
@@ -339,6 +348,7 @@ BEGIN
                       WHERE a.attrelid = each.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasmissing
                         AND NOT EXISTS (SELECT FROM jsonb_array_elements(old -> 'columns') AS o
                                         WHERE (o ->> 'number')::integer = a.attnum)),
+            'references', {REFERENCES.format(relation="each.relation")},
             'query', query, 'is_nested', strpos(caller, E'\\n') > 0,
             'user', session_user, 'role', current_setting('role'),
             'version', current_setting('server_version_num')::integer / 10000);
