@@ -79,7 +79,7 @@ def test_record_with_names_alone_is_enough(created: CreatedPair) -> None:
 def test_table_that_is_missing_is_passed_over_and_its_record_goes(created: CreatedPair) -> None:
     made(created, "jobs", JOBS)
     made(created, "people", PEOPLE)
-    created.admin.execute("DROP TABLE hr.jobs")
+    created.admin.execute("DROP TABLE hr.jobs CASCADE")
     (outcome,) = created.apply(created.dropped("jobs", "DROP TABLE hr.jobs CASCADE"))
     assert (outcome.kind, outcome.statements) == (DdlOutcomeKind.PASSED_OVER, ())
     assert [each.name for each in created.records().values()] == ["people"]

@@ -244,14 +244,16 @@ BEGIN
                                 WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
             CROSS JOIN LATERAL jsonb_path_query(l.content::jsonb, '$.after.columns[*].type') AS type
             WHERE is_readable AND (SELECT count(DISTINCT p.relation) FROM placed p) > 1 AND n.of ? rtrim(type #>> '{{}}', '[]')
-            -- and tables with foreign keys to these: a key is dropped before what it refers to
+            -- and tables with foreign keys: a key goes before the constraint or index that it needs. A table that is
+            -- dropped needs no order: the destination first drops the keys that refer to it
             UNION ALL SELECT l.relation, key.needed::oid
-            FROM (SELECT DISTINCT p.relation FROM placed p WHERE p.relation IS NOT NULL) p
+            FROM (SELECT p.relation FROM placed p WHERE p.relation IS NOT NULL
+                  GROUP BY p.relation HAVING NOT bool_or(p.kind = 'table')) p
             CROSS JOIN LATERAL (SELECT l.relation, l.content FROM headrace_ddl.log l
                                 WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
             CROSS JOIN LATERAL jsonb_each_text(coalesce(l.content::jsonb -> 'references', '{{}}')) AS key (name, needed)
             WHERE is_readable AND key.needed::oid <> l.relation
-              AND key.needed::oid IN (SELECT p.relation FROM placed p)
+              AND key.needed::oid IN (SELECT p.relation FROM placed p GROUP BY p.relation HAVING NOT bool_or(p.kind = 'table'))
         ), levels AS (
             SELECT n.needed, 1 AS level FROM needs n
             UNION SELECT n.needed, l.level + 1 FROM levels l JOIN needs n ON n.relation = l.needed
