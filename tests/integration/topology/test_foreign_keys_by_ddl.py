@@ -66,15 +66,19 @@ class Way(DdlWay):
 
     def assert_same(self) -> None:
         """Wait until everything is applied, and compare all tables with their foreign keys."""
-        end = Scn(end_of_log(self.source_dsn))
+        end, said = Scn(end_of_log(self.source_dsn)), [""]
 
         def is_settled() -> bool:
             self.tend()
             status = self.driver.control.status()
             states = {each.state for each in status.instantiation}
+            said[0] = f"{status.state} {status.detail} {status.hint} {status.low_watermark_scn} of {end} {states}"
             return status.low_watermark_scn >= end and states <= {"DONE", "GONE"}
 
-        wait_for("everything", is_settled, WAIT_S)
+        try:
+            wait_for("everything", is_settled, WAIT_S)
+        except AssertionError as error:
+            raise AssertionError(said[0]) from error
         names = execute(self.source_dsn, TABLES)
         assert execute(self.destination_dsn, TABLES) == names
         for (name,) in names:

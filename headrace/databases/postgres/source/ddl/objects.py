@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
 from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
-from headrace.databases.postgres.source.ddl.references import REFERENCES
+from headrace.databases.postgres.source.ddl.references import NEEDED_BY_KEYS, REFERENCES
 from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
 
@@ -244,16 +244,7 @@ BEGIN
                                 WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
             CROSS JOIN LATERAL jsonb_path_query(l.content::jsonb, '$.after.columns[*].type') AS type
             WHERE is_readable AND (SELECT count(DISTINCT p.relation) FROM placed p) > 1 AND n.of ? rtrim(type #>> '{{}}', '[]')
-            -- and tables with foreign keys: a key goes before the constraint or index that it needs. A table that is
-            -- dropped needs no order: the destination first drops the keys that refer to it
-            UNION ALL SELECT l.relation, key.needed::oid
-            FROM (SELECT p.relation FROM placed p WHERE p.relation IS NOT NULL
-                  GROUP BY p.relation HAVING NOT bool_or(p.kind = 'table')) p
-            CROSS JOIN LATERAL (SELECT l.relation, l.content FROM headrace_ddl.log l
-                                WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
-            CROSS JOIN LATERAL jsonb_each_text(coalesce(l.content::jsonb -> 'references', '{{}}')) AS key (name, needed)
-            WHERE is_readable AND key.needed::oid <> l.relation
-              AND key.needed::oid IN (SELECT p.relation FROM placed p GROUP BY p.relation HAVING NOT bool_or(p.kind = 'table'))
+            {NEEDED_BY_KEYS}
         ), levels AS (
             SELECT n.needed, 1 AS level FROM needs n
             UNION SELECT n.needed, l.level + 1 FROM levels l JOIN needs n ON n.relation = l.needed
@@ -343,14 +334,13 @@ BEGIN
         END IF;
         content := jsonb_build_object(
             'format', 1, 'tag', tg_tag, 'relation', each.relation::int8, 'before', old, 'is_known', is_known,
-            'after', new, 'gone', each.gone, 'rewritten', reasons, 'file', file,
+            'after', new, 'gone', each.gone, 'rewritten', reasons, 'file', file, 'references', {REFERENCES.format(relation="each.relation")},
             -- what rows from before have in new columns
             'older', (SELECT coalesce(jsonb_object_agg(a.attname, {KEPT_VALUE}), '{{}}')
                       FROM pg_attribute a
                       WHERE a.attrelid = each.relation AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasmissing
                         AND NOT EXISTS (SELECT FROM jsonb_array_elements(old -> 'columns') AS o
                                         WHERE (o ->> 'number')::integer = a.attnum)),
-            'references', {REFERENCES.format(relation="each.relation")},
             'query', query, 'is_nested', strpos(caller, E'\\n') > 0,
             'user', session_user, 'role', current_setting('role'),
             'version', current_setting('server_version_num')::integer / 10000);

@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl.objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "9830d92b7f867e7d"
+DIGEST = "b074ce89e79b561a"
 
 
 def test_changed_sql_has_another_version() -> None:
