@@ -5,8 +5,8 @@ is JSON (`DdlChange.content`): the table's structure before and after, and the s
 as the source wrote it, and `headrace.lcr.structure` reads structures from it.
 
     {"format": 1, "tag": "ALTER TABLE", "relation": 16400, "before": {…}, "is_known": true, "after": {…}, "gone": […],
-     "rewritten": 4, "file": 16403, "older": {…}, "query": "ALTER TABLE …", "is_nested": false, "user": "hr",
-     "role": "none", "version": 16}
+     "rewritten": 4, "file": 16403, "older": {…}, "references": {"<foreign key>": 16410}, "query": "ALTER TABLE …",
+     "is_nested": false, "user": "hr", "role": "none", "version": 16}
     {"format": 1, "base": true, "after": {…}, "file": 16403}          the structure from which recording begins
     {"format": 1, "failed": "57014", "tag": "…", "query": "…"}       a statement that could not be recorded
 

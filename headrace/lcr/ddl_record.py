@@ -78,6 +78,8 @@ class DdlRecord:
         role: as whom; `none`: as themselves.
         version: major version of the source.
         sequences: of a new table whose rows are in the log: for each column that has one, the sequence that it owns.
+        references: for each foreign key that the table has after the change, the source's number of the table that it
+            refers to; empty in records of older event triggers.
     """
 
     tag: str
@@ -95,6 +97,7 @@ class DdlRecord:
     role: str = "none"
     version: int
     sequences: Mapping[str, OwnedSequence] = field(default_factory=dict)
+    references: Mapping[str, ObjectNumber] = field(default_factory=dict)
 
     @classmethod
     def of(cls, content: str) -> DdlRecord:
@@ -142,6 +145,7 @@ def _record(value: Mapping[str, Any]) -> DdlRecord:
             str(name): sequence_from_json(each)
             for name, each in ((value.get("made") or {}).get("sequences") or {}).items()
         },
+        references={str(name): ObjectNumber(int(each)) for name, each in (value.get("references") or {}).items()},
     )
 
 

@@ -119,7 +119,14 @@ class CreatedPair:
             "sequences": row_of(self._there.execute(_SEQUENCES, (relation,)))[0],
         }
         after = row_of(self._there.execute(_STRUCTURE, (relation,)))[0]
-        values = {"tag": "CREATE TABLE", "relation": number, "version": self.version, "made": made, **attributes}
+        values = {
+            "tag": "CREATE TABLE",
+            "relation": number,
+            "version": self.version,
+            "made": made,
+            "references": self.references(number),
+            **attributes,
+        }
         return ddl_change(None, after, query="; ".join(statements), **values)
 
     def dropped(self, name: str, *statements: str, **attributes: Any) -> DdlChange:
@@ -137,7 +144,13 @@ class CreatedPair:
         before = row_of(self._there.execute(_STRUCTURE, (qualified(*was),)))[0]
         self.user.execute(statement.encode())
         after = row_of(self._there.execute(_STRUCTURE, (qualified(*(now or was)),)))[0]
-        values = {"relation": number, "version": self.version, "query": statement, **attributes}
+        values = {
+            "relation": number,
+            "version": self.version,
+            "references": self.references(number),
+            "query": statement,
+            **attributes,
+        }
         return ddl_change(before, after, **values)
 
     def rewritten(
@@ -164,6 +177,11 @@ class CreatedPair:
         """Return the file of a table of hr at the source."""
         row = row_of(self.user.execute("SELECT pg_relation_filenode(to_regclass(%s))::int8", (qualified("hr", name),)))
         return int(row[0])
+
+    def references(self, number: int) -> dict[str, int]:
+        """Return the numbers of the tables that a table's foreign keys refer to at the source, by the keys' names."""
+        query = "SELECT conname, confrelid::int8 FROM pg_constraint WHERE conrelid = %s AND contype = 'f'"
+        return dict(self.user.execute(query, (number,)).fetchall())
 
     def number(self, name: str) -> int:
         """Return the source's number of a table of hr; 0: there is none."""
@@ -209,9 +227,19 @@ class CreatedPair:
                 del found["type"]  # LIKE gives an identity column a bigint sequence with its own bounds
         assert here == there, (here, there)
 
+    def foreign_keys(self, name: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the definitions of a table's foreign keys by their names: at the source, and here."""
+        there, here = (read_structure(each, TableName("hr", name)) for each in (self._there, self._here))
+        return _keys(there), _keys(here)
+
     def at_destination(self, name: str) -> Structure | None:
         """Return a table of hr as it is here, without its owner and its foreign keys."""
         return _without(read_structure(self._here, TableName("hr", name)))
+
+
+def _keys(structure: Structure | None) -> dict[str, str]:
+    parts = () if structure is None else structure.constraints
+    return {part.name: part.definition for part in parts if part.is_foreign_key}
 
 
 def _without(structure: Structure | None) -> Structure | None:

@@ -27,6 +27,7 @@ from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.lcr.table_name import TableName
 from headrace.redo.mining.miner import Miner
 from headrace.redo.writing.log_writer import LogWriter
+from headrace.rules.table_settings import NO_TABLE_SETTINGS
 from headrace.rules.user_code.last_call import LastCall
 from headrace.status.captures import CaptureStatus
 from protos.links.redo_link import RedoServer
@@ -84,6 +85,9 @@ class OneWay:
         more: further parts of the topology's file.
         text: the main part of the file: `ONE_WAY` or `DOWNSTREAM`.
     """
+
+    parallelism = 2  # apply servers
+    table_settings = NO_TABLE_SETTINGS
 
     def __init__(
         self,
@@ -219,9 +223,9 @@ class OneWay:
             topology=self.spec.name,
             apply=apply.name,
             source=access(site="dbs1", dsn=self.source_dsn),
-            destination=access(site="dbs2", dsn=self.destination_dsn),
+            destination=access(site="dbs2", dsn=self.destination_dsn, tables=self.table_settings),
             queue=apply.queue,
-            parallelism=2,
+            parallelism=self.parallelism,
             identity=identity_of(self.spec, "dbs2"),
             tables=tuple(
                 TableToInstantiate(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.databases.postgres.ddl.conversions import Cast, casts_of
+from headrace.databases.postgres.ddl.key_text import differs_in_deferral, is_foreign_key, is_like_key, key_text
 from headrace.databases.postgres.ddl.refusals import ATTRIBUTES, column_refusal, part_refusal
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.structure import (
@@ -33,6 +34,7 @@ from headrace.lcr.structure import (
 __all__ = ["Compared", "Rename", "Work", "compare"]
 
 _TYPE = ATTRIBUTES["type"]
+_UNKNOWN = "it is not known which table it refers to"
 
 
 class Rename(NamedTuple):
@@ -54,7 +56,7 @@ class Work:
         added: columns to add.
         casts: for columns with a type to get, how their values are converted; by assignment if it is not said.
         built: constraints and indexes to bring into their form. A column's new name or type may do that alone.
-        loose: constraints and indexes that are not replicated, and that a change of columns may alter or drop.
+        loose: foreign keys that are left out, and that a change of columns may alter or drop.
     """
 
     dropped: tuple[PartName, ...] = ()
@@ -95,14 +97,15 @@ class Compared:
     conflicts: tuple[str, ...]
 
 
-def compare(record: DdlRecord, here: Structure) -> Compared:
+def compare(record: DdlRecord, here: Structure, keys: Mapping[str, str]) -> Compared:
     """Compare what a change did at the source with the destination's table.
 
     Args:
         record: the change, of a table that was there before and after it.
         here: the table at the destination.
+        keys: for each foreign key of the table after the change, why it is not made here; empty: it may be.
     """
-    comparison = _Comparison(record=record, delta=record.delta, here=elements(here))
+    comparison = _Comparison(record=record, delta=record.delta, here=elements(here), keys=keys)
     for pair in comparison.delta.altered:
         comparison.alter(pair)
     for part in comparison.delta.added:
@@ -127,6 +130,7 @@ class _Comparison:
     record: DdlRecord
     delta: Delta
     here: dict[PartName, Part]
+    keys: Mapping[str, str]
     before: dict[PartName, Part] = field(init=False)
     after: dict[PartName, Part] = field(init=False)
     vacated: set[PartName] = field(default_factory=set)
@@ -141,19 +145,13 @@ class _Comparison:
     left_out: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    loose: set[PartName] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.before, self.after = elements(self.record.before), elements(self.record.after)
 
     def result(self) -> Compared:
         """Return what was found."""
-        delta = self.delta
-        touched = [
-            *delta.dropped,
-            *delta.added,
-            *delta.recreated,
-            *(part for pair in delta.altered for part in (pair.before, pair.after)),
-        ]
         return Compared(
             work=Work(
                 dropped=tuple(self.dropped),
@@ -162,7 +160,7 @@ class _Comparison:
                 added=tuple(self.added),
                 casts=casts_of(self.record),
                 built=tuple(self.built),
-                loose=frozenset(part.key for part in touched if _is_foreign_key(part)),
+                loose=frozenset(self.loose),
             ),
             passed_over=tuple(self.passed_over),
             left_out=tuple(self.left_out),
@@ -175,9 +173,6 @@ class _Comparison:
     def alter(self, pair: Altered) -> None:
         """Compare a part that got another name or shape."""
         new = now = pair.after.key
-        if _is_foreign_key(pair.after):
-            self._alter_foreign_key(pair)
-            return
         if pair.is_renamed:
             found = self._renamed(pair)
             if found is None:
@@ -189,8 +184,8 @@ class _Comparison:
         part, follows = self.here.get(now), self.delta.has_other_columns
         if _is_same(part, pair.after):
             self._note(new, is_there=now == new)
-        elif _is_same(part, pair.before):
-            self._build(pair.after, follows=follows)
+        elif _is_like(part, pair.before):
+            self._build(pair.after, found=part, follows=follows)
         elif part is None and pair.before.number != pair.after.number and not follows:
             self._build(pair.after, follows=False)  # the source dropped it and made another one
         elif part is None:
@@ -198,15 +193,10 @@ class _Comparison:
         elif follows and not pair.is_renamed:
             # The source's part followed its columns. The destination has one of its own, as before.
             self.left_out.append(f"{new} is another one at the destination, and stays")
+        elif reason := self._key_refusal(pair.after):
+            self._leave_out(pair.after, reason)
         else:
             self._conflict(now, pair.before, pair.after)
-
-    def _alter_foreign_key(self, pair: Altered) -> None:
-        """Compare a foreign key, whose definition may follow the columns' names."""
-        follows = not pair.is_renamed and self.delta.has_other_columns
-        is_there = _is_same(self.here.get(pair.after.key), pair.after)
-        if is_there or not (follows and _is_same(self.here.get(pair.before.key), pair.before)):
-            self._leave_out(pair.after, is_there=is_there)
 
     def _renamed(self, pair: Altered) -> PartName | None:
         """Compare the name of a renamed part, which may have another shape as well.
@@ -260,9 +250,7 @@ class _Comparison:
         """Compare a part that the change added."""
         found = None if part.key in self.vacated else self.here.get(part.key)
         is_there = _is_same(found, part)
-        if _is_foreign_key(part):
-            self._leave_out(part, is_there=is_there)
-        elif found is None:
+        if found is None:
             self._create(part)
         elif isinstance(part, ColumnPart) and _is_like(found, *self._earlier(part)):
             # The column was dropped and added again. Even where the two are alike, their values are not.
@@ -271,6 +259,8 @@ class _Comparison:
         elif is_there:
             self.settled.add(part.key)
             self._note(part.key, is_there=True)
+        elif reason := self._key_refusal(part):
+            self._leave_out(part, reason)
         elif reason := part_refusal(part):
             self.refusals.append(reason)
         else:
@@ -285,9 +275,6 @@ class _Comparison:
         found = self.here.get(part.key)
         if found is None or part.key in self.settled:
             self._note(part.key, is_there=part.key not in self.after)
-        elif _is_foreign_key(part):
-            if not any(isinstance(each, ColumnPart) for each in self.delta.dropped):
-                self._leave_out(part, is_there=False)
         elif part.key in self.replaced or _is_like(found, part):
             self.dropped.append(part.key)
         else:
@@ -302,8 +289,6 @@ class _Comparison:
             self.conflicts.append(
                 f"{key} was dropped, and what it was before that is not known; here: {found.definition}"
             )
-        elif _is_foreign_key(found):
-            self._leave_out(found, is_there=False)
         else:
             # It may be the destination's own. The source drops a constraint with NOT NULL, whose name is free here.
             self.left_out.append(f"{key} was dropped, and what it was before that is not known: it stays")
@@ -312,29 +297,33 @@ class _Comparison:
         """Compare a part that the change made again as it was: it goes with a column that is dropped."""
         if not any(key.kind is PartKind.COLUMN for key in self.dropped) or not _is_same(self.here.get(part.key), part):
             return
-        if _is_foreign_key(part):
-            self._leave_out(part, is_there=False)
-        else:
-            self._build(part, follows=True)
+        self._build(part, follows=not is_foreign_key(part))
 
     # ------------------------------------------------------------------ findings
 
     def _create(self, part: Part) -> None:
-        if reason := part_refusal(part):
-            self.refusals.append(reason)
-        elif isinstance(part, ColumnPart):
-            self.added.append(part)
-        else:
+        if not isinstance(part, ColumnPart):
             self._build(part, follows=False)
+        elif reason := part_refusal(part):
+            self.refusals.append(reason)
+        else:
+            self.added.append(part)
 
-    def _build(self, part: Part, *, follows: bool) -> None:
+    def _build(self, part: Part, *, found: Part | None = None, follows: bool) -> None:
         """Note a constraint or an index.
 
         Args:
             part: as it is to be.
+            found: as it is here, under this name or its former one.
             follows: it may come into its form with the columns, without a statement of its own.
         """
         assert not isinstance(part, ColumnPart)
+        if is_foreign_key(part) and (differs_in_deferral(found, part) or (follows and _is_carried(found, part))):
+            self.built.append(part)  # no row is checked
+            return
+        if reason := self._key_refusal(part):
+            self._leave_out(part, reason)
+            return
         reason = part_refusal(part)
         if reason and not follows:
             self.refusals.append(reason)
@@ -349,11 +338,13 @@ class _Comparison:
         """Note a part that the source altered and the destination never had, or has no more."""
         self.left_out.append(f"{key} is not at the destination")
 
-    def _leave_out(self, part: Part, *, is_there: bool) -> None:
-        if is_there:
-            self.passed_over.append(part.key)
-        else:
-            self.left_out.append(f"{part.key}: foreign keys are not replicated")
+    def _key_refusal(self, part: Part) -> str:
+        """Return why a foreign key is left out, while the rest of the change is made; empty: it is not, or is none."""
+        return (part_refusal(part) or self.keys.get(part.name, _UNKNOWN)) if is_foreign_key(part) else ""
+
+    def _leave_out(self, key: Part, reason: str) -> None:
+        self.loose.add(key.key)
+        self.left_out.append(reason if reason.startswith(str(key.key)) else f"{key.key}: {reason}")
 
     def _conflict(self, key: PartName, before: Part | None, after: Part | None, what: str = "") -> None:
         of = f"{what} of {key}" if what else str(key)
@@ -362,8 +353,12 @@ class _Comparison:
         self.conflicts.append(f"{of} is neither as before the change nor as after it ({said})")
 
 
-def _is_foreign_key(part: Part | None) -> bool:
-    return isinstance(part, ConstraintPart) and part.is_foreign_key
+def _is_carried(found: Part | None, part: Part) -> bool:
+    """Return whether a foreign key comes into its form with columns of its table, to which it may refer itself."""
+    one, other = key_text(found), key_text(part)
+    if one is None or other is None:
+        return False
+    return (one.table, one.actions, one.checks) == (other.table, other.actions, other.checks)
 
 
 def _is_free(column: ColumnPart, before: ColumnPart, name: str) -> bool:
@@ -381,10 +376,10 @@ def _is_same(found: Part | None, part: Part) -> bool:
 
 
 def _is_like(found: Part | None, *parts: Part) -> bool:
-    """Return whether a part of the destination may be dropped or renamed as one of these was."""
+    """Return whether a part of the destination may be changed, dropped or renamed as one of these was."""
     return any(
         _TYPE(found) == _TYPE(part)
         if isinstance(found, ColumnPart) and isinstance(part, ColumnPart)
-        else _is_same(found, part)
+        else _is_same(found, part) or is_like_key(found, part)
         for part in parts
     )

@@ -2,18 +2,18 @@
 
     plan = plan_creation(record, role, version)
     run(plan.statements)                                     sequences of defaults, the table with its constraints
-    run(plan.last_statements(read_structure(connection, table)))         indexes
+    run(plan.last_statements(read_structure(connection, table)))         indexes, foreign keys
     check_creation(plan, read_structure(connection, table))
 
 A table that is there already may take the new one's place: `other_form` says what it lacks.
 
-Foreign keys are left out: they could refer to tables that the destination does not have, or not yet. Values of sequences
-are not in the source's log, so they begin here as the source's began. Nothing here talks to a database.
+Foreign keys follow the indexes, or are left out where they refer to a table that is not level with this one. Values of
+sequences are not in the source's log, so they begin here as the source's began. Nothing here talks to a database.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.base.errors import DataError
@@ -21,15 +21,24 @@ from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.ddl import statements
 from headrace.databases.postgres.ddl.comparison import Work
 from headrace.databases.postgres.ddl.proof import differences
-from headrace.databases.postgres.ddl.refusals import creation_refusal
+from headrace.databases.postgres.ddl.refusals import creation_refusal, part_refusal
 from headrace.lcr.ddl_record import DdlRecord
-from headrace.lcr.structure import ColumnPart, ConstraintPart, OwnedSequence, Part, Structure, elements
+from headrace.lcr.structure import (
+    ColumnPart,
+    ConstraintPart,
+    OwnedSequence,
+    Part,
+    PartName,
+    Structure,
+    elements,
+)
 from headrace.lcr.table_name import TableName
 
 __all__ = ["PlannedCreation", "check_creation", "other_form", "plan_creation"]
 
 _NOTHING = Structure(owner="", name="")
 _IDENTITY = {"a": "ALWAYS", "d": "BY DEFAULT"}
+_UNKNOWN = "it is not known which table it refers to"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,11 @@ class PlannedCreation:
         """The table as the source has it, owned by the destination's role."""
         return replace(self._source, role=self._role)
 
+    @property
+    def new_keys(self) -> tuple[ConstraintPart, ...]:
+        """Foreign keys that it gets."""
+        return tuple(part for part in self._work.built if isinstance(part, ConstraintPart) and part.is_foreign_key)
+
     def last_statements(self, here: Structure | None) -> tuple[str, ...]:
         """Return the statements that follow the first ones.
 
@@ -64,28 +78,33 @@ class PlannedCreation:
         return statements.last_statements(TableName.of(self._source), work, here or _NOTHING, {})
 
 
-def plan_creation(record: DdlRecord, role: str, version: int) -> PlannedCreation:
+def plan_creation(record: DdlRecord, role: str, version: int, keys: Mapping[str, str] | None = None) -> PlannedCreation:
     """Decide how a destination gets the table that a record creates.
 
     Args:
         record: of a table that was not there before.
         role: the role that is to own it here.
         version: major version of the destination.
+        keys: for each foreign key, why it is left out; empty: it is made. One that is not in it is left out.
     """
     source = record.after
     reason = creation_refusal(record, version)
     if reason or source is None:
         return PlannedCreation(refusal=reason)
-    foreign = [part for part in source.constraints if part.is_foreign_key]
-    constraints = [part for part in source.constraints if not part.is_foreign_key]
+    left_out = {
+        part.key: reason
+        for part in source.constraints
+        if part.is_foreign_key and (reason := part_refusal(part) or (keys or {}).get(part.name, _UNKNOWN))
+    }
+    constraints = [part for part in source.constraints if part.key not in left_out]
     return PlannedCreation(
-        left_out=tuple(f"{part.key}: foreign keys are not replicated" for part in foreign),
+        left_out=tuple(
+            reason if reason.startswith(str(key)) else f"{key}: {reason}" for key, reason in left_out.items()
+        ),
         statements=tuple(_first(source, record)),
         _source=source,
         _role=role,
-        _work=Work(
-            added=source.columns, built=(*constraints, *source.indexes), loose=frozenset(part.key for part in foreign)
-        ),
+        _work=Work(added=source.columns, built=(*constraints, *source.indexes), loose=frozenset(left_out)),
     )
 
 
@@ -115,10 +134,10 @@ def other_form(planned: PlannedCreation, here: Structure) -> str:
         planned: the plan; none of its statements ran.
         here: the destination's table of that name.
     """
-    return "; ".join(_other_parts(planned.structure, here))
+    return "; ".join(_other_parts(planned.structure, here, planned._work.loose))  # noqa: SLF001 - as above
 
 
-def _other_parts(source: Structure, here: Structure) -> Iterator[str]:
+def _other_parts(source: Structure, here: Structure, left_out: Collection[PartName]) -> Iterator[str]:
     if here.kind != "r" or here.is_partition:
         yield "it is a partitioned table or a partition here"
     if here.parents or here.children:
@@ -128,12 +147,8 @@ def _other_parts(source: Structure, here: Structure) -> Iterator[str]:
     there = elements(here)
     for key, part in elements(source).items():
         found = there.get(key)
-        if (found is None or found.shape != part.shape) and not _is_foreign_key(part):
+        if (found is None or found.shape != part.shape) and key not in left_out:
             yield f"{key} is {_shown(found)} here, and {part.definition} at the source"
-
-
-def _is_foreign_key(part: Part) -> bool:
-    return isinstance(part, ConstraintPart) and part.is_foreign_key
 
 
 def _shown(part: Part | None) -> str:

@@ -1,7 +1,7 @@
 """The changes that a record asks for at a destination: what to run, what is there already, what is not replicated.
 
     before = read_structure(connection, table)
-    plan = plan_changes(record, before, version, rules)             DataError: a part is neither as before nor as after
+    plan = plan_changes(record, before, version, keys, rules=rules)   DataError: a part is neither as before nor as after
     if plan.refusal: not applied; elif not plan.has_work: passed over; else:
         run(plan.statements)
         run(plan.last_statements(read_structure(connection, table)))
@@ -21,7 +21,7 @@ from headrace.databases.postgres.ddl.comparison import Work, compare
 from headrace.databases.postgres.ddl.proof import differences
 from headrace.databases.postgres.ddl.refusals import is_concurrent, refusal
 from headrace.lcr.ddl_record import CastRules, DdlRecord
-from headrace.lcr.structure import IndexPart, PartKind, PartName, Structure, elements
+from headrace.lcr.structure import ConstraintPart, IndexPart, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName
 
 __all__ = ["Planned", "check_result", "other_values", "plan_changes"]
@@ -85,6 +85,16 @@ class Planned:
         }
 
     @property
+    def new_keys(self) -> tuple[ConstraintPart, ...]:
+        """Foreign keys that are added; not those that are here in another form."""
+        here = {*elements(self._before), *(PartName(each.kind, each.new) for each in self._work.renames)}
+        return tuple(
+            part
+            for part in self._work.built
+            if isinstance(part, ConstraintPart) and part.is_foreign_key and part.key not in here
+        )
+
+    @property
     def brings_types(self) -> bool:
         """Whether columns are added or get other types."""
         return bool(self._work.added) or self.changes_types
@@ -101,13 +111,22 @@ class Planned:
         return statements.last_statements(_name(self._before), self._work, here or _NOTHING, self._record.older)
 
 
-def plan_changes(record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None = None) -> Planned:
+def plan_changes(
+    record: DdlRecord,
+    here: Structure | None,
+    version: int,
+    keys: Mapping[str, str] | None = None,
+    *,
+    rules: CastRules | None = None,
+) -> Planned:
     """Decide what a DDL change means for the destination's table.
 
     Args:
         record: the change at the source.
         here: the destination's table as it is now; None: there is none.
         version: major version of the destination.
+        keys: for each foreign key of the table after the change, why it is not made here; empty: it may be. One that is
+            not in it is left out.
         rules: by which it converts values. None: not asked for; a change that wrote the source's rows anew is refused.
 
     Raises:
@@ -116,7 +135,7 @@ def plan_changes(record: DdlRecord, here: Structure | None, version: int, rules:
     reason = refusal(record, here, version, rules)
     if reason or here is None:
         return Planned(refusal=reason, _record=record)
-    found = compare(record, here)
+    found = compare(record, here, keys or {})
     there = tuple(dict.fromkeys(found.passed_over))
     passed_over = tuple(str(key) for key in there)
     reasons = [*found.refusals]

@@ -1,7 +1,7 @@
 """The statements of a change, in an order in which each finds what it needs.
 
-    first statements     drop indexes, constraints, columns; rename; types
-    last statements      drop what is built anew; defaults; NOT NULL; add columns, constraints, indexes
+    first statements     drop foreign keys, indexes, constraints, columns; rename; types
+    last statements      drop what is built anew; defaults; NOT NULL; add columns, constraints, indexes, foreign keys
 
 In between the table is read again: definitions of constraints, indexes and defaults follow the columns' names and types
 by themselves, and only what did not is built anew. A key that rows of other tables refer to, or that identifies rows,
@@ -18,6 +18,7 @@ from headrace.base.errors import DataError
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.ddl.comparison import Rename, Work
 from headrace.databases.postgres.ddl.conversions import Cast
+from headrace.databases.postgres.ddl.key_text import differs_in_deferral, is_foreign_key, key_text
 from headrace.databases.postgres.ddl.refusals import part_refusal
 from headrace.lcr.structure import ColumnPart, ConstraintPart, IndexPart, Part, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName, literal
@@ -38,7 +39,7 @@ def first_statements(table: TableName, work: Work, here: Structure) -> tuple[str
         work: what is to be done.
         here: the table at the destination.
     """
-    found = list(_drops(table, work.dropped))
+    found = list(_drops(table, work.dropped, elements(here)))
     taken = {key.name for key in (*elements(here), *(PartName(each.kind, each.new) for each in work.renames))}
     found += [_rename(table, each) for each in _ordered(work.renames, taken)]
     for column, attributes in work.altered:
@@ -67,24 +68,34 @@ def last_statements(table: TableName, work: Work, here: Structure, older: Mappin
     parts = elements(here)
     left = [part for part in work.built if not _is_built(parts.get(part.key), part)]
     for part in left:
-        if reason := part_refusal(part):
+        if not is_foreign_key(part) and (reason := part_refusal(part)):
             message = f"table {table}: {part.key} did not come into its form with the columns: {reason}"
             raise DataError(message, hint="make the same change at the destination")
     valid = [part for part in left if _is_valid_only(parts.get(part.key), part)]
-    built = [part for part in left if part not in valid]
-    found = list(_drops(table, (part.key for part in built if part.key in parts)))
+    deferred = [part for part in left if differs_in_deferral(parts.get(part.key), part)]
+    built = [part for part in left if part not in valid and part not in deferred]
+    found = list(_drops(table, (part.key for part in built if part.key in parts), parts))
     for column, attributes in work.altered:
         found += _attributes(table, column, attributes, parts.get(column.key))
     for column in sorted(work.added, key=lambda each: each.number):
         found += _added(table, column, older.get(column.name))
-    found += [
-        _alter(table, f"ADD CONSTRAINT {quote(part.name)} {part.definition}")
-        for part in built
-        if isinstance(part, ConstraintPart)
-    ]
+    constraints = [part for part in built if isinstance(part, ConstraintPart)]
+    found += [_constraint(table, part) for part in constraints if not part.is_foreign_key]
     found += [_alter(table, f"VALIDATE CONSTRAINT {quote(part.name)}") for part in valid]
+    found += [_alter(table, f"ALTER CONSTRAINT {quote(part.name)} {_deferral(part)}") for part in deferred]
     found += [part.definition for part in built if isinstance(part, IndexPart)]
+    # Behind the keys and indexes of this table, to which it may refer itself.
+    found += [_constraint(table, part) for part in constraints if part.is_foreign_key]
     return tuple(found)
+
+
+def _constraint(table: TableName, part: ConstraintPart) -> str:
+    return _alter(table, f"ADD CONSTRAINT {quote(part.name)} {part.definition}")
+
+
+def _deferral(part: Part) -> str:
+    text = key_text(part)
+    return text.deferral.strip() if text is not None and text.deferral else "NOT DEFERRABLE"
 
 
 def _is_built(found: Part | None, part: Part) -> bool:
@@ -105,8 +116,9 @@ def _alter(table: TableName, action: str) -> str:
     return f"ALTER TABLE ONLY {qualified(*table)} {action}"
 
 
-def _drops(table: TableName, keys: Iterable[PartName]) -> Iterator[str]:
-    for kind, name in sorted(keys, key=lambda key: _DROP_ORDER.index(key.kind)):
+def _drops(table: TableName, keys: Iterable[PartName], here: Mapping[PartName, Part]) -> Iterator[str]:
+    # A foreign key may need an index of the table to which it refers itself.
+    for kind, name in sorted(keys, key=lambda key: (not is_foreign_key(here.get(key)), _DROP_ORDER.index(key.kind))):
         if kind is PartKind.INDEX:
             yield f"DROP INDEX {qualified(table.owner, name)}"
         else:

@@ -116,7 +116,7 @@ def test_index_of_the_destination_alone_is_not_lost_with_a_column(pair: DdlPair)
 
 def test_foreign_key_is_left_out_and_its_column_is_not(pair: DdlPair) -> None:
     planned, _ = pair.apply(pair.change("ALTER TABLE hr.jobs ADD boss int REFERENCES hr.jobs (id)"))
-    assert "foreign keys" in "".join(planned.left_out)
+    assert "not known which table" in "".join(planned.left_out)
     pair.here.execute("ALTER TABLE hr.jobs ADD FOREIGN KEY (boss) REFERENCES hr.jobs (id)")
     pair.assert_equal()
     assert carried(pair, "ALTER TABLE hr.jobs RENAME boss TO chief")

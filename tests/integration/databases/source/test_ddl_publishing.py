@@ -488,6 +488,16 @@ def test_serializable_drop_is_recorded(recording: Recording) -> None:
             {"b": "a"},
             id="type-before-foreign-key",
         ),
+        *(
+            pytest.param(
+                "CREATE TABLE b (id int PRIMARY KEY); CREATE TABLE a (id int PRIMARY KEY);"
+                " ALTER TABLE b ADD FOREIGN KEY (id) REFERENCES a, ADD FOREIGN KEY (id) REFERENCES b",
+                statement,
+                {"a": "b"},
+                id=f"{statement}-to-which-an-older-one-refers",
+            )
+            for statement in ("ALTER TABLE a DROP CONSTRAINT a_pkey CASCADE", "ALTER TABLE a DROP id CASCADE")
+        ),
         pytest.param(
             "CREATE SCHEMA hr CREATE TABLE a (id int PRIMARY KEY) CREATE TABLE b (id int PRIMARY KEY)"
             " CREATE TABLE c (id int PRIMARY KEY); ALTER TABLE hr.a ADD r hr.b; ALTER TABLE hr.b ADD r hr.c",

@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RecordOf",
+    "RecordedTable",
     "SharedSequence",
     "creation_place",
     "forget",
     "numbered_records",
     "record_created",
+    "recorded_states",
     "records_of",
     "referring_keys",
     "shared_sequences",
@@ -37,6 +39,9 @@ _COPIED_AGAIN = "to be copied again"
 
 _RECORDS = f"""SELECT i.topology, i.apply, i.source, i.identity FROM headrace.instantiation i
 WHERE {_IS_CURRENT} AND i.relation = pg_catalog.to_regclass(%s)::pg_catalog.oid AND i.state <> 'LEFT' ORDER BY 1, 2, 3, 4"""
+_STATES = f"""SELECT i.topology, i.apply, i.source, i.identity, i.state FROM headrace.instantiation i
+WHERE {_IS_CURRENT} AND i.topology = %s AND i.apply = %s AND i.source = %s AND i.state <> 'LEFT'
+  AND i.relation = pg_catalog.to_regclass(%s)::pg_catalog.oid ORDER BY i.identity"""
 _OF_SOURCE = f"""SELECT i.topology, i.apply, i.source, i.identity, n.nspname::text, c.relname::text FROM headrace.instantiation i
 LEFT JOIN pg_catalog.pg_class c ON c.oid = i.relation LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE {_IS_CURRENT} AND i.topology = %s AND i.apply = %s AND i.source = %s AND i.relation IS NOT NULL AND i.state <> 'LEFT'
@@ -127,6 +132,18 @@ class RecordOf(NamedTuple):
         return f"apply process {self.apply} of topology {self.topology} (from {self.source})"
 
 
+class RecordedTable(NamedTuple):
+    """A record of a table, and how far its copy is.
+
+    Args:
+        record: whose it is.
+        state: of the copy, as in `Instantiation`.
+    """
+
+    record: RecordOf
+    state: str
+
+
 def records_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[RecordOf, ...]:
     """Return all records of the table that has a name now, of any apply process; not those that left.
 
@@ -135,6 +152,21 @@ def records_of(connection: psycopg.Connection[Any], table: TableName) -> tuple[R
         table: its name.
     """
     return tuple(RecordOf(*row) for row in connection.execute(_RECORDS.encode(), (qualified(*table),)))
+
+
+def recorded_states(
+    connection: psycopg.Connection[Any], identity: SessionIdentity, source: str, table: TableName
+) -> tuple[RecordedTable, ...]:
+    """Return an apply process's records of the table that has a name now, as of tables of one source.
+
+    Args:
+        connection: as for `records_of`.
+        identity: of the session.
+        source: site of the source.
+        table: its name here.
+    """
+    rows = connection.execute(_STATES.encode(), (identity.topology, identity.apply, source, qualified(*table)))
+    return tuple(RecordedTable(RecordOf(*row[:4]), row[4]) for row in rows)
 
 
 def numbered_records(

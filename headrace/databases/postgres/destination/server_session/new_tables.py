@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headrace.databases.ports import DdlPlace
     from headrace.databases.postgres.destination.fencing import SessionIdentity
     from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
+    from headrace.databases.postgres.destination.server_session.referenced_tables import ReferencedTables
     from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
     from headrace.lcr.ddl import Creation
     from headrace.lcr.ddl_record import DdlRecord
@@ -111,6 +112,7 @@ class NewTables:
         transaction: transaction of the session.
         tables: tables of the session; their descriptions end with a change.
         as_owner: runs something with the rights of a table's owner.
+        referenced: knows the tables that foreign keys refer to.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class NewTables:
         transaction: SessionTransaction,
         tables: DescribedTables,
         as_owner: AsOwner,
+        referenced: ReferencedTables,
     ) -> None:
         self._identity, self._transaction, self._tables, self._as_owner = identity, transaction, tables, as_owner
+        self._referenced = referenced
 
     # ------------------------------------------------------------------ creating
 
@@ -141,7 +145,8 @@ class NewTables:
             return _not_applied(f"{creation.why_not or _NOT_CAPTURED}; {_COPIED_NEXT}")
         table = TableName.of(record.after)
         role, remark = self._role(record.after.role)
-        plan = plan_creation(record, role, self._transaction.connection.info.server_version // 10_000)
+        keys = self._referenced.reasons(record, place, is_in_order=is_in_order)
+        plan = plan_creation(record, role, self._transaction.connection.info.server_version // 10_000, keys)
         if plan.refusal:
             return _not_applied(f"{plan.refusal}; {_COPIED_NEXT}")
         found = self._kind(table)
@@ -194,6 +199,7 @@ class NewTables:
             grant = f"GRANT {', '.join(row[0])} ON SCHEMA {quote(table.owner)} TO {quote(wanted.role)}"
             message = f"{wanted.role}, who is to own it here, lacks {' and '.join(row[0])} on its schema"
             raise DataError(message, hint=grant, table=str(table))
+        self._referenced.require_rights(wanted.role, plan.new_keys)
         # Also when it fails: descriptions from behind it are no use when it is undone.
         self._tables.changed()
         try:

@@ -30,6 +30,7 @@ from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.records.rewritten_files import take_over_file
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
+from headrace.databases.postgres.destination.server_session.referenced_tables import ReferencedTables
 from headrace.databases.postgres.destination.server_session.scheduled_indexes import ScheduledIndexes
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
@@ -86,7 +87,8 @@ class TableChanges:
     ) -> None:
         self._identity, self._transaction = identity, transaction
         self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
-        self._new_tables = NewTables(identity, transaction, tables, self._as_owner)
+        self._referenced = ReferencedTables(identity, transaction)
+        self._new_tables = NewTables(identity, transaction, tables, self._as_owner, self._referenced)
         self._indexes = ScheduledIndexes(identity, transaction)
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
@@ -138,9 +140,11 @@ class TableChanges:
 
     def _carry(self, change: DdlChange, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         here = self._new_tables.structure(change.base_table)
+        keys = self._referenced.reasons(record, place, is_in_order=is_in_order)
         with self._refusing(change, place):
             version = self._transaction.connection.info.server_version // 10_000
-            plan = plan_changes(record, here, version, self._cast_rules() if record.rewritten else None)
+            rules = self._cast_rules() if record.rewritten else None
+            plan = plan_changes(record, here, version, keys, rules=rules)
         if plan.is_left_out and self._indexes.adapted:
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=f"{plan.refusal} yet: {_ADAPTED}")
         if plan.refusal or here is None:
@@ -156,6 +160,7 @@ class TableChanges:
         # Also when it fails: descriptions from before it are no use, nor are those from after it when it is undone.
         self._tables.changed()
         with self._refusing(change, place):
+            self._referenced.require_rights(here.role, plan.new_keys)
             run = self._run_trusted(plan, here)
         if run is None:
             return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)

@@ -45,6 +45,7 @@ from __future__ import annotations
 
 from headrace.databases.postgres.ddl.structure_query import KEPT_VALUE, PRINTED_WITH, STRUCTURE
 from headrace.databases.postgres.source.ddl.publishing import GUARDED, HAS_KEY, LOST_KEY, PUBLISH, TABLES
+from headrace.databases.postgres.source.ddl.references import NEEDED_BY_KEYS, REFERENCES
 from headrace.databases.postgres.source.ddl.rewriting import NOTE_REWRITE, REWRITING, SINCE_REWRITING
 from headrace.databases.postgres.source.ddl.watching import WATCH
 from headrace.lcr.ddl import DDL_LOG
@@ -232,6 +233,7 @@ BEGIN
                                 WHERE l.relation = p.relation ORDER BY l.number DESC LIMIT 1) l
             CROSS JOIN LATERAL jsonb_path_query(l.content::jsonb, '$.after.columns[*].type') AS type
             WHERE is_readable AND (SELECT count(DISTINCT p.relation) FROM placed p) > 1 AND n.of ? rtrim(type #>> '{{}}', '[]')
+            {NEEDED_BY_KEYS}
         ), levels AS (
             SELECT n.needed, 1 AS level FROM needs n
             UNION SELECT n.needed, l.level + 1 FROM levels l JOIN needs n ON n.relation = l.needed
@@ -323,6 +325,7 @@ BEGIN
             'format', 1, 'tag', tg_tag, 'relation', each.relation::int8, 'before', old, 'is_known', is_known,
             'after', new, 'gone', each.gone, 'rewritten', reasons, 'file', file,
             'rewriting', CASE WHEN reasons <> 0 THEN {SINCE_REWRITING} END,
+            'references', {REFERENCES.format(relation="each.relation")},
             -- what rows from before have in new columns
             'older', (SELECT coalesce(jsonb_object_agg(a.attname, {KEPT_VALUE}), '{{}}')
                       FROM pg_attribute a

@@ -5,6 +5,8 @@ It records the table as it is now: as its first record, or as a change that nobo
 
 from __future__ import annotations
 
+from headrace.databases.postgres.source.ddl.references import REFERENCES
+
 __all__ = ["WATCH"]
 
 _WATCH_WAIT = "1s"
@@ -61,7 +63,8 @@ BEGIN
             END IF;
             IF is_unpublished OR old - 'role' IS DISTINCT FROM new - 'role' THEN
                 PERFORM pg_catalog.convert_to(new::text, 'UTF8');
-                about := pg_catalog.jsonb_build_object('format', 1, 'after', new, 'file', pg_catalog.pg_relation_filenode(each)::bigint);
+                about := pg_catalog.jsonb_build_object('format', 1, 'after', new, 'file', pg_catalog.pg_relation_filenode(each)::bigint,
+                    'references', {REFERENCES.format(relation="each")});
                 IF NOT is_unpublished AND (old IS NULL OR new IS NULL OR (
                     old - 'role' - 'indexes' = new - 'role' - 'indexes'
                     AND (SELECT pg_catalog.jsonb_agg(i - 'number') FROM pg_catalog.jsonb_array_elements(old -> 'indexes') AS i)

@@ -114,7 +114,7 @@ def why(found: DdlRecord, rules: CastRules | None = RULES) -> str:
 def test_certain_conversion_is_planned_with_its_cast() -> None:
     found = record("text", "integer", query="ALTER TABLE jobs ALTER c TYPE int USING c::int")
     assert found.before is not None
-    plan = plan_changes(found, found.before, 16, RULES)
+    plan = plan_changes(found, found.before, 16, rules=RULES)
     assert plan.statements == (
         'ALTER TABLE ONLY "hr"."jobs" ALTER COLUMN "c" SET DATA TYPE integer USING "c"::integer',
     )
@@ -125,7 +125,7 @@ def test_certain_conversion_is_planned_with_its_cast() -> None:
 def test_what_is_there_already_proves_no_rows() -> None:
     found = record("integer", "bigint")
     assert isinstance(found.after, Structure)
-    plan = plan_changes(found, found.after, 16, RULES)
+    plan = plan_changes(found, found.after, 16, rules=RULES)
     assert (plan.refusal, plan.has_work, plan.rewrites_alike) == ("", False, False)
 
 
@@ -196,13 +196,13 @@ def added(**attributes: Any) -> DdlRecord:
 def test_stored_column_is_computed_here() -> None:
     found = added(generated="s", default="(id * 2)", not_null=True)
     assert found.before is not None
-    plan = plan_changes(found, found.before, 16, RULES)
+    plan = plan_changes(found, found.before, 16, rules=RULES)
     assert plan.last_statements(found.before) == (
         'ALTER TABLE ONLY "hr"."jobs" ADD COLUMN "g" integer GENERATED ALWAYS AS ((id * 2)) STORED NOT NULL',
     )
     assert plan.rewrites_alike
     calling = added(generated="s", default="f(id)", calls=True)
-    assert "may do anything" in plan_changes(calling, calling.before, 16, RULES).refusal
+    assert "may do anything" in plan_changes(calling, calling.before, 16, rules=RULES).refusal
 
 
 def test_default_that_wrote_rows_anew_stays_refused() -> None:

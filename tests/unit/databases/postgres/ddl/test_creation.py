@@ -53,7 +53,12 @@ def table(*parts: Part, **attributes: Any) -> Structure:
     )
 
 
-def planned(*parts: Part, sequences: dict[str, OwnedSequence] | None = None, **attributes: Any) -> PlannedCreation:
+def planned(
+    *parts: Part,
+    sequences: dict[str, OwnedSequence] | None = None,
+    keys: dict[str, str] | None = None,
+    **attributes: Any,
+) -> PlannedCreation:
     record = DdlRecord(
         tag="CREATE TABLE",
         relation=ObjectNumber(16400),
@@ -64,7 +69,7 @@ def planned(*parts: Part, sequences: dict[str, OwnedSequence] | None = None, **a
         sequences=sequences or {},
         query="CREATE TABLE jobs (id int DEFAULT evil())",
     )
-    return plan_creation(record, "headrace", VERSION)
+    return plan_creation(record, "headrace", VERSION, keys)
 
 
 def columns(*parts: ColumnPart, sequences: dict[str, OwnedSequence] | None = None) -> str:
@@ -119,14 +124,15 @@ def test_sequence_of_a_default_is_there_before_the_table_and_belongs_to_it_after
     )
 
 
-def test_constraints_are_made_with_the_table_and_indexes_follow_and_foreign_keys_are_left_out() -> None:
+def test_constraints_are_made_with_the_table_and_indexes_follow() -> None:
     plan = planned(ID, TEXT, KEY, CHECK, FOREIGN, BY_TEXT)
     assert plan.statements == (
         'CREATE TABLE "hr"."jobs" ("id" integer NOT NULL, "t" text, CONSTRAINT "jobs_pkey" PRIMARY KEY (id),'
         ' CONSTRAINT "positive" CHECK ((id > 0)))',
     )
     assert plan.last_statements(table(ID, TEXT, KEY, CHECK)) == ("CREATE INDEX by_t ON hr.jobs USING btree (t)",)
-    assert plan.left_out == ('constraint "boss": foreign keys are not replicated',)
+    assert plan.left_out == ('constraint "boss": it is not known which table it refers to',)
+    assert plan.new_keys == ()
     check_creation(plan, table(ID, TEXT, KEY, CHECK, BY_TEXT, role="headrace"))
 
 
@@ -160,6 +166,25 @@ def test_what_is_not_created_says_why(parts: list[Part], attributes: dict[str, A
     plan = planned(*parts, **attributes)
     assert reason in plan.refusal
     assert not plan.statements
+
+
+def test_foreign_key_follows_the_indexes_and_is_proved() -> None:
+    plan = planned(ID, TEXT, KEY, FOREIGN, BY_TEXT, keys={"boss": ""})
+    assert "FOREIGN" not in "".join(plan.statements)
+    assert plan.last_statements(table(ID, TEXT, KEY)) == (
+        BY_TEXT.definition,
+        f'ALTER TABLE ONLY "hr"."jobs" ADD CONSTRAINT "boss" {FOREIGN.definition}',
+    )
+    assert (plan.left_out, plan.new_keys) == ((), (FOREIGN,))
+    with pytest.raises(DataError, match='constraint "boss" is missing'):
+        check_creation(plan, table(ID, TEXT, KEY, BY_TEXT, role="headrace"))
+    check_creation(plan, table(ID, TEXT, KEY, BY_TEXT, FOREIGN, role="headrace"))
+
+
+def test_foreign_key_that_would_be_made_is_missed_at_a_table_that_is_there() -> None:
+    here = table(ID, KEY, role="headrace")
+    assert other_form(planned(ID, KEY, FOREIGN, keys={"boss": "hr.people is not level"}), here) == ""
+    assert other_form(planned(ID, KEY, FOREIGN, keys={"boss": ""}), here).startswith('constraint "boss" is missing')
 
 
 def test_function_of_a_foreign_key_is_no_reason() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import DataError
+from headrace.databases.postgres.ddl.key_text import key_text
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.scn import ObjectNumber
@@ -554,8 +555,7 @@ REFUSED = {  # the record, and a word of the reason; the destination is as befor
     "check with a function": (record(table(ID), table(ID, con(9, "k", "CHECK (hr.f())", calls=True))), "function"),
     "index with a function": (record(table(ID), table(ID, idx(9, "i", "hr.f(id)", calls=True))), "function"),
     "NOT NULL that is not valid": (record(table(ID), table(col(1, "id", not_null=True, not_valid=True))), "not valid"),
-    "foreign key": (record(table(ID), table(ID, FOREIGN)), "foreign keys"),
-    "dropped foreign key": (record(table(ID, FOREIGN), table(ID)), "foreign keys"),
+    "foreign key": (record(table(ID), table(ID, FOREIGN)), "not known which table"),
 }
 
 
@@ -576,7 +576,6 @@ IN_BOTH_FORMS = (
     "check with a function",
     "index with a function",
     "foreign key",
-    "dropped foreign key",
 )
 
 
@@ -650,27 +649,204 @@ def test_functions_do_not_matter_for_what_is_dropped_or_renamed() -> None:
 
 def test_foreign_key_beside_a_column_is_left_out_alone() -> None:
     here, after = table(ID), table(ID, TEXT, con(22, "to_other", "FOREIGN KEY (t) REFERENCES hr.other(t)"))
-    planned = plan_changes(record(here, after), here, VERSION)
-    assert planned.left_out == ('constraint "to_other": foreign keys are not replicated',)
+    planned = plan_changes(record(here, after), here, VERSION, {"to_other": "hr.other is not level"})
+    assert planned.left_out == ('constraint "to_other": hr.other is not level',)
     assert statements_of(planned, here) == ['ADD COLUMN "t" text']
     check_result(planned, table(ID, TEXT), {})
 
 
-def test_foreign_key_that_is_made_again_with_its_column_is_left_out() -> None:
+@pytest.mark.parametrize("reason", ["", "hr.other is not level"])
+def test_foreign_key_that_is_made_again_with_its_column_is_made_or_left_out(reason: str) -> None:
     of = "FOREIGN KEY (t) REFERENCES hr.other(t)"
     before, after = table(ID, TEXT, con(22, "k", of)), table(ID, col(3, "t", "text"), con(23, "k", of))
-    planned = plan_changes(record(before, after), before, VERSION)
-    assert "foreign keys" in "".join(planned.left_out)
-    assert statements_of(planned, table(ID)) == ['DROP COLUMN "t"', 'ADD COLUMN "t" text']
-    check_result(planned, table(ID, col(3, "t", "text")), {})
+    planned = plan_changes(record(before, after), before, VERSION, {"k": reason})
+    assert planned.left_out == ((f'constraint "k": {reason}',) if reason else ())
+    made = [] if reason else [f'ADD CONSTRAINT "k" {of}']
+    assert statements_of(planned, table(ID)) == ['DROP COLUMN "t"', 'ADD COLUMN "t" text', *made]
+    check_result(planned, table(ID, col(3, "t", "text")) if reason else after, {})
 
 
 def test_foreign_key_goes_with_its_column() -> None:
     key = con(22, "to_other", "FOREIGN KEY (t) REFERENCES hr.other(t)")
     planned = plan_changes(record(table(ID, TEXT, key), table(ID)), table(ID, TEXT, key), VERSION)
     assert not planned.left_out
-    assert statements_of(planned, table(ID)) == ['DROP COLUMN "t"']
+    assert statements_of(planned, table(ID)) == ['DROP CONSTRAINT "to_other"', 'DROP COLUMN "t"']
     check_result(planned, table(ID), {})
+
+
+# ------------------------------------------------------------------ foreign keys
+
+SAFE = {"k": ""}
+OF = "FOREIGN KEY (id) REFERENCES hr.other(id)"
+KEYS: dict[str, tuple[Structure, Structure, list[str]]] = {
+    "added": (table(ID), table(ID, con(9, "k", OF)), [f'ADD CONSTRAINT "k" {OF}']),
+    "added NOT VALID": (
+        table(ID),
+        table(ID, con(9, "k", f"{OF} NOT VALID")),
+        [f'ADD CONSTRAINT "k" {OF} NOT VALID'],
+    ),
+    "validated": (table(ID, con(9, "k", f"{OF} NOT VALID")), table(ID, con(9, "k", OF)), ['VALIDATE CONSTRAINT "k"']),
+    "dropped": (table(ID, con(9, "k", OF)), table(ID), ['DROP CONSTRAINT "k"']),
+    "renamed": (table(ID, con(9, "j", OF)), table(ID, con(9, "k", OF)), ['RENAME CONSTRAINT "j" TO "k"']),
+    "deferrable": (
+        table(ID, con(9, "k", OF)),
+        table(ID, con(9, "k", f"{OF} DEFERRABLE INITIALLY DEFERRED")),
+        ['ALTER CONSTRAINT "k" DEFERRABLE INITIALLY DEFERRED'],
+    ),
+    "not deferrable": (
+        table(ID, con(9, "k", f"{OF} ON DELETE CASCADE DEFERRABLE")),
+        table(ID, con(9, "k", f"{OF} ON DELETE CASCADE")),
+        ['ALTER CONSTRAINT "k" NOT DEFERRABLE'],
+    ),
+    "made anew": (
+        table(ID, con(9, "k", OF)),
+        table(ID, con(10, "k", f"{OF} ON DELETE CASCADE")),
+        ['DROP CONSTRAINT "k"', f'ADD CONSTRAINT "k" {OF} ON DELETE CASCADE'],
+    ),
+    "enforced": (
+        table(ID, con(9, "k", f"{OF} NOT ENFORCED")),
+        table(ID, con(9, "k", OF)),
+        ['DROP CONSTRAINT "k"', f'ADD CONSTRAINT "k" {OF}'],
+    ),
+    "to a key that is made with it": (
+        table(ID),
+        table(ID, con(9, "k", "FOREIGN KEY (id) REFERENCES hr.jobs(id)"), KEY, idx(30, "a", "id")),
+        [
+            'ADD CONSTRAINT "jobs_pkey" PRIMARY KEY (id)',
+            "CREATE INDEX a ON hr.jobs USING btree (id)",
+            'ADD CONSTRAINT "k" FOREIGN KEY (id) REFERENCES hr.jobs(id)',
+        ],
+    ),
+    "to an index that is dropped with it": (
+        table(ID, con(9, "k", "FOREIGN KEY (id) REFERENCES hr.jobs(id)"), BY_ID),
+        table(ID),
+        ['DROP CONSTRAINT "k"', 'DROP INDEX "by_id"'],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_foreign_key_is_changed_as_other_constraints(name: str) -> None:
+    before, after, statements = KEYS[name]
+    planned = plan_changes(record(before, after), before, VERSION, SAFE)
+    assert statements_of(planned, _renamed_key(before)) == statements
+    assert not planned.left_out
+    check_result(planned, after, {})
+    with pytest.raises(DataError):
+        check_result(planned, before, {})
+    without_work(plan_changes(record(before, after), after, VERSION, {}))
+
+
+def _renamed_key(before: Structure) -> Structure:
+    """The table behind the first statements."""
+    first = {"j": "k"}
+    return table(
+        *before.columns,
+        *(con(each.number, first.get(each.name, each.name), each.definition) for each in before.constraints),
+    )
+
+
+@pytest.mark.parametrize("name", ["added", "added NOT VALID", "validated", "made anew", "enforced"])
+def test_foreign_key_that_checks_rows_is_left_out_where_these_are_not_level(name: str) -> None:
+    before, after, _ = KEYS[name]
+    planned = plan_changes(record(before, after), before, VERSION, {"k": "hr.other is not level"})
+    assert planned.refusal == 'constraint "k": hr.other is not level'
+
+
+@pytest.mark.parametrize("name", ["renamed", "dropped", "deferrable", "not deferrable"])
+def test_foreign_key_whose_rows_are_not_checked_is_changed_in_any_case(name: str) -> None:
+    before, after, _ = KEYS[name]
+    planned = plan_changes(record(before, after), before, VERSION, {"k": "hr.other is not level"})
+    assert planned.has_work
+    assert not planned.left_out
+    check_result(planned, after, {})
+
+
+def test_foreign_key_of_another_form_is_a_conflict_unless_it_is_left_out() -> None:
+    here, change = table(ID, con(9, "k", f"{OF} ON DELETE CASCADE")), record(table(ID), table(ID, con(9, "k", OF)))
+    with pytest.raises(DataError, match='constraint "k" is neither'):
+        plan_changes(change, here, VERSION, SAFE)
+    assert "not level" in plan_changes(change, here, VERSION, {"k": "hr.other is not level"}).refusal
+    with pytest.raises(DataError, match='constraint "k" is neither'):
+        plan_changes(record(table(ID, con(9, "k", OF)), table(ID)), here, VERSION, SAFE)
+
+
+def test_foreign_key_with_functions_of_users_is_left_out_alone() -> None:
+    after = table(ID, TEXT, con(9, "k", OF, calls=True))
+    planned = plan_changes(record(table(ID), after), table(ID), VERSION, SAFE)
+    assert "function" in "".join(planned.left_out)
+    assert statements_of(planned, table(ID)) == ['ADD COLUMN "t" text']
+
+
+NEW_NAMES = "FOREIGN KEY (id) REFERENCES hr.others(number)"  # since the record before: no record of this table tells
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "after", "statements"),
+    [
+        (OF, NEW_NAMES, None, ['DROP CONSTRAINT "k"']),
+        (f"{OF} NOT VALID", f"{NEW_NAMES} NOT VALID", NEW_NAMES, ['VALIDATE CONSTRAINT "k"']),
+        (OF, NEW_NAMES, f"{NEW_NAMES} DEFERRABLE", ['ALTER CONSTRAINT "k" DEFERRABLE']),
+        (OF, NEW_NAMES, NEW_NAMES, []),
+    ],
+    ids=["dropped", "validated", "deferrable", "nothing"],
+)
+def test_names_of_the_other_table_may_have_changed_since_the_last_record(before, here, after, statements) -> None:
+    gone = [] if after is None else [con(9, "k", after)]
+    change = record(table(ID, con(9, "k", before)), table(ID, *gone))
+    planned = plan_changes(change, table(ID, con(9, "k", here)), VERSION, SAFE)
+    assert statements_of(planned, table(ID, con(9, "k", here))) == statements
+
+
+def test_renamed_table_that_has_its_former_name_here_leaves_the_key_as_it_is() -> None:
+    key, renamed = con(9, "k", OF), con(9, "k", "FOREIGN KEY (id) REFERENCES hr.others(id)")
+    planned = plan_changes(record(table(ID, key), table(ID, TEXT, renamed)), table(ID, key), VERSION, {"k": "unknown"})
+    assert statements_of(planned, table(ID, key)) == ['ADD COLUMN "t" text']
+    assert planned.left_out == ('constraint "k": unknown',)
+    check_result(planned, table(ID, TEXT, key), {})
+
+
+@pytest.mark.parametrize("keys", [SAFE, {"k": "hr.other is not level"}])
+def test_foreign_key_follows_a_renamed_column_of_its_table(keys: dict[str, str]) -> None:
+    before, after = table(ID, con(9, "k", OF)), table(col(1, "n"), con(9, "k", OF.replace("(id) REF", "(n) REF")))
+    planned = plan_changes(record(before, after), before, VERSION, keys)
+    assert statements_of(planned, after) == ['RENAME COLUMN "id" TO "n"']
+    assert not planned.left_out
+    check_result(planned, after, {})
+
+
+@pytest.mark.parametrize(
+    ("definition", "table_name", "referred", "rest"),
+    [
+        (OF, ("hr", "other"), ("id",), ("", "", "")),
+        (
+            'FOREIGN KEY (a, "B c") REFERENCES "H""r"."o.t(x)"("ID", "a "" (b)") MATCH FULL ON UPDATE CASCADE'
+            ' ON DELETE SET NULL ("x DEFERRABLE") DEFERRABLE INITIALLY DEFERRED NOT VALID',
+            ('H"r', "o.t(x)"),
+            ("ID", 'a " (b)'),
+            (
+                ' MATCH FULL ON UPDATE CASCADE ON DELETE SET NULL ("x DEFERRABLE")',
+                " DEFERRABLE INITIALLY DEFERRED",
+                " NOT VALID",
+            ),
+        ),
+        (
+            "FOREIGN KEY (a, PERIOD b) REFERENCES hr.other(a, PERIOD b) NOT ENFORCED",
+            ("hr", "other"),
+            ("a", "b"),
+            ("", "", " NOT ENFORCED"),
+        ),
+    ],
+)
+def test_text_of_a_foreign_key_is_read(definition, table_name, referred, rest) -> None:
+    found = key_text(con(9, "k", definition))
+    assert found is not None
+    assert (found.table, found.referred_columns) == (table_name, referred)
+    assert (found.actions, found.deferral, found.checks) == rest
+
+
+def test_text_without_a_schema_is_not_read() -> None:
+    assert key_text(con(9, "k", "FOREIGN KEY (id) REFERENCES other(id)")) is None
 
 
 @pytest.mark.parametrize(

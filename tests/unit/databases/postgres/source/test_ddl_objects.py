@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl.objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "f16969252b125741"
+DIGEST = "46c689f0300febb0"
 
 
 def test_changed_sql_has_another_version() -> None:
