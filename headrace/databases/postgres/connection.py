@@ -105,7 +105,7 @@ NOT_FOUND = frozenset({"3F000", "42P01", "42703", "42704", "42883"})
 # everything.
 _OWN_TABLES = (
     "apply_(?:epoch|error(?:_edit|_key|_original|_part)?|process|progress|session|state)|conflict_history"
-    "|ddl_(?:history|skip)|handler_call|instantiation"
+    "|ddl_(?:history|job|skip)|handler_call|instantiation"
     "|row_change(?:_set(?:_time)?)?|row_mark|schema_version"
 )
 _DROPPED = {
