@@ -205,6 +205,7 @@ class ExecuteWork(Work):
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = ddl = 0
         self._skipped.clear()
+        self._unrenamed.clear()
         labels: list[str] = []
         resolution = Resolution(self._context.conflicts)
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
@@ -295,6 +296,7 @@ class ExecuteWork(Work):
             return self._execute_ddl(batch, batch.ddl)
         session, role = self._context.session, self._assignment.role
         try:
+            self._check_renamed(batch)
             if role:
                 session.as_role(role)
             handling = self._through(resolution) or self._context.handling(resolution, attempts=False)

@@ -147,6 +147,7 @@ class Way(Driver):
                 destination=TableName.of(table),
                 object_numbers=tuple(map(int, table.object_numbers)),
                 as_of=as_of if table.is_made else FIRST_SCN,
+                takes_ddl=True,
             )
             for table in captured
         ]

@@ -21,6 +21,7 @@ __all__ = [
     "other_columns",
     "part_refusal",
     "refusal",
+    "rename_refusal",
 ]
 
 ATTRIBUTES: Mapping[str, Callable[[ColumnPart], object]] = {
@@ -49,7 +50,18 @@ def refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
     return next(_reasons(record, here, version), "")
 
 
-def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterator[str]:
+def rename_refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
+    """Return why a table is not renamed at a destination, whatever else the change does; empty: it may be.
+
+    Args:
+        record: the change; it gives the table another name or schema.
+        here: the table at the destination, under its name of now; None: there is none.
+        version: major version of the destination.
+    """
+    return next(_reasons(record, here, version, may_rename=True), "")
+
+
+def _reasons(record: DdlRecord, here: Structure | None, version: int, *, may_rename: bool = False) -> Iterator[str]:
     before, after = record.before, record.after
     yield from _other_version(record, version)
     if after is None:
@@ -61,7 +73,7 @@ def _reasons(record: DdlRecord, here: Structure | None, version: int) -> Iterato
     if before is None:
         yield "the source did not publish the table when it was created: the next headrace up copies it"
         return
-    if (before.owner, before.name) != (after.owner, after.name):
+    if not may_rename and (before.owner, before.name) != (after.owner, after.name):
         yield "other names and schemas of tables are not replicated"
     for each in (before, after):
         yield from _unusual(each, "")

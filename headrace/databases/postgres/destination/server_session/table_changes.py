@@ -6,7 +6,7 @@ Job
 
 Main path
     change -> the operator's skip -> plan_changes -> deferred checks of rows -> as the table's owner: statements, proof ->
-    record_ddl. New and dropped tables: `new_tables`.
+    record_ddl. New and dropped tables: `new_tables`; renamed ones: `renamed_tables`.
 
 Errors
     What refuses the change itself is a `DataError` with `DDL_REFUSED` in its context: its hint has the ways out. A lock,
@@ -25,10 +25,12 @@ from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.refusals import other_columns
+from headrace.databases.postgres.ddl.renaming import renames
 from headrace.databases.postgres.ddl.structure_query import read_kept_values
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
+from headrace.databases.postgres.destination.server_session.renamed_tables import RenamedTables
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
 from headrace.lcr.ddl_record import DdlRecord
@@ -53,7 +55,6 @@ _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_t
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
 _OWNING_ROLE = "SELECT rolsuper, pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
-_RENAMED = "it is made and renamed in one transaction, and RENAME is not replicated"
 _CHANGED = "it is made and changed in one transaction, and rows behind the change do not fit the table here"
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
 
@@ -82,6 +83,7 @@ class TableChanges:
         self._identity, self._transaction = identity, transaction
         self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
         self._new_tables = NewTables(identity, transaction, tables, self._as_owner)
+        self._renamed_tables = RenamedTables(identity, transaction, tables, self._new_tables, self._as_owner)
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """Change a table and record the outcome, as `DestinationSession.change_table` says."""
@@ -104,7 +106,20 @@ class TableChanges:
             record = DdlRecord.of(change.content)
             if creation := change.creation:
                 return self._new_tables.create(creation, record, place, is_in_order=is_in_order)
+        if renames(record):
+            return self._rename(change, record, place)
         return self._drop(change, record, place) if record.after is None else self._alter(change, record, place)
+
+    def _rename(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+        with self._refusing(change, place):
+            found = self._renamed_tables.renaming(record, place)
+        if isinstance(found, DdlOutcome):
+            return found
+        self._check_rows(change, place)
+        with self._refusing(change, place):
+            outcome = self._renamed_tables.rename(found)
+        self._new_tables.renamed(record, place)
+        return outcome
 
     def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         with self._refusing(change, place):
@@ -119,8 +134,6 @@ class TableChanges:
         made_at = self._new_tables.made_at(record, place)
         if made_at is None:
             return self._carry(change, record, place)
-        if record.before is not None and record.after is not None and TableName.of(record.after) != change.base_table:
-            raise self._changed_at_once(change, made_at, _RENAMED)
         outcome = self._carry(change, record, place)
         if others := other_columns(record, self._new_tables.structure(change.base_table)):
             why = outcome.reason or "columns were there already"
