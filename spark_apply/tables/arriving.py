@@ -414,7 +414,7 @@ class ArrivingTables:
             if each.table is not None:
                 found[each.name] = each.table
                 continue
-            if found.get(each.name, table) is table:
+            if not each.leaves and found.get(each.name, table) is table:
                 found[each.name] = None
             if each.name_after is not None:
                 found[each.name_after] = table
@@ -492,6 +492,8 @@ class ArrivingTables:
         known = self._by_number.get(number)
         if known is None and number not in self.unsettled.made and not self.passes_uncopied(change, change.base_table):
             return  # an unknown table's
+        if change.leaves_rules:
+            self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number, leaves=True))
         called = change.name_after
         if known is not None and called is not None:
             self._called[number] = called
@@ -529,6 +531,10 @@ class ArrivingTables:
                 added.append((each.table, record))
             elif outcome is None:
                 continue
+            elif each.leaves:
+                if (table := self._by_number.get(each.number)) is not None:
+                    self._starts[table.identity] = _LEFT_OUT
+                    self.has_revoked = True
             elif each.name_after is not None:
                 if outcome in _MADE and (table := self._by_number.get(each.number)) is not None:
                     # The driver may have started behind it: then the source's name is a later one already.

@@ -4,6 +4,7 @@ The destination decides (`spark_apply.tables.arriving`): it makes a table and re
 LCR, or it records why not. The reader learns that when the transaction is applied.
 
     CREATE TABLE arrives       noted: the rows behind it, which have its order SCN, pass
+    it leaves the rules        noted: its rows, should it come back, are skipped until it is copied again
     RENAME arrives             noted: the rows behind it, which have its order SCN, pass under the new name
     the transaction is applied the outcome and the table's record are asked for: the table is replicated, or a stranger;
                                it has the name that is recorded
@@ -37,6 +38,7 @@ class UnsettledDdl:
         number: of the table at the source.
         table: the table that it makes; None: it drops or renames one.
         name_after: the name that it gives a table; None: it makes or drops one.
+        leaves: it takes the table out of the rules.
     """
 
     place: DdlPlace
@@ -44,6 +46,7 @@ class UnsettledDdl:
     number: int
     table: TableToInstantiate | None = None
     name_after: TableName | None = None
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,8 @@ def change_table(
     skip = (*process, place.order_scn, place.position)
     try:
         asked = _Change(store, transaction, process, change, place, is_in_order)
+        if change.leaves_rules:
+            asked.leave()
         outcome = DdlOutcome(kind=DdlOutcomeKind.SKIPPED) if skip in store.ddl_skips else asked.made()
     except DataError as error:
         error.hint = f"repair the cause, or make the same change here; or leave it out: ddl_skips.add({skip})"
@@ -153,6 +155,12 @@ class _Change:
         if name == after:
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
         return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=(f"ALTER TABLE {before} RENAME TO {after}",))
+
+    def leave(self) -> None:
+        """Record that the table's later rows do not arrive."""
+        records = dict(self._records())
+        for key, number in [each for each in self._recorded() if self._is_own(each[0])]:
+            self.transaction.record(key, (replace(records[key], state="LEFT"), number))
 
     def _move(self, name: TableName, after: TableName, found: StoredTable) -> None:
         """Give the table its new name for this transaction; others see the old one in the records until the COMMIT."""

@@ -28,6 +28,7 @@ __all__ = [
     "is_being_copied",
     "numbered_records",
     "record_created",
+    "record_left",
     "record_renamed",
     "records_of",
     "referring_keys",
@@ -58,6 +59,8 @@ ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.o
 # The new name's earlier records go as in `_REPLACE`. The table, and its OID, stay.
 _RENAME = """UPDATE headrace.instantiation SET owner = %(owner)s, name = %(name)s, changed_at = pg_catalog.clock_timestamp()
 WHERE topology = %(topology)s AND apply = %(apply)s AND source = %(source)s AND identity = %(identity)s"""
+_LEAVE = """UPDATE headrace.instantiation SET state = 'LEFT', changed_at = pg_catalog.clock_timestamp()
+WHERE topology = %s AND apply = %s AND source = %s AND identity = %s"""
 # With an SCN of 1, the copy is still to begin: of a table that DDL made in an error transaction.
 _IS_COPIED = """SELECT state IN ('COPYING', 'COMPARING') AND scn > 1 FROM headrace.instantiation
 WHERE topology = %s AND apply = %s AND source = %s AND identity = %s"""
@@ -214,6 +217,16 @@ def record_renamed(connection: psycopg.Connection[Any], record: RecordOf, name: 
     values = {**record._asdict(), "owner": name.owner, "name": name.name, "relation": qualified(*name)}
     for statement in (_REPLACE, _RENAME):
         connection.execute(statement.encode(), values)
+
+
+def record_left(connection: psycopg.Connection[Any], record: RecordOf) -> None:
+    """Record that changes of a table do not arrive any more: if it comes back, it is copied again.
+
+    Args:
+        connection: as for `records_of`.
+        record: the table's record.
+    """
+    connection.execute(_LEAVE.encode(), record)
 
 
 def is_being_copied(connection: psycopg.Connection[Any], record: RecordOf) -> bool:

@@ -11,6 +11,7 @@ table, so it is right whoever reads it, and whatever ends in between.
     it has the new name already     passed over: an operator renamed it early
     it has a third name             refused: rows under the new name would find another table, or none
     it is not ours, or gone         not applied
+    the rules do not take the name  not applied, and the record says that changes are missing from now on
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from headrace.databases.postgres.destination.records.created_tables import (
     RecordOf,
     is_being_copied,
     numbered_records,
+    record_left,
     record_renamed,
 )
 from headrace.databases.postgres.destination.server_session.new_tables import run_ddl
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from headrace.databases.postgres.destination.server_session.new_tables import AsOwner, NewTables
     from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
     from headrace.lcr.ddl_record import DdlRecord
+    from headrace.lcr.scn import ObjectNumber
     from headrace.lcr.structure import Structure
 
 __all__ = ["RenamedTables", "Renaming"]
@@ -152,6 +155,18 @@ class RenamedTables:
             record_renamed(self._transaction.connection, found.of, found.name)
         kind = DdlOutcomeKind.APPLIED if statements else DdlOutcomeKind.PASSED_OVER
         return DdlOutcome(kind=kind, statements=statements)
+
+    def leave(self, number: ObjectNumber, place: DdlPlace) -> None:
+        """Record that a table has got a name under which its rows do not arrive.
+
+        Args:
+            number: the source's number of it.
+            place: of the change in the source's log.
+        """
+        connection = self._transaction.connection
+        with self._transaction.own_statements("recording that a table leaves the rules"):
+            for each, _ in numbered_records(connection, self._identity, place.source, number):
+                record_left(connection, each)
 
     def _renamed(self, found: Renaming) -> tuple[str, ...]:
         statements = rename_statements(found.was, found.name)
