@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from headrace.lcr.batch import Command, OldImage, TableVersion
+from headrace.lcr.batch import Command
 from headrace.lcr.ddl import DDL_LOG, DdlChange, ddl_of, failed_ddl_of
 from headrace.redo.mining.mining_kernels import DDL
-from headrace.rules.rule import TruthValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -112,25 +111,8 @@ class DdlLog:
             change, place = self._read(self._content(chunk, data, row)), int(tag[transaction])
             value = None if place < 0 else self._tables.tags[place].value
             if change is not None and self._rules.keeps_ddl(*change.base_table, tag=value):
-                changes[row] = self._within_rules(change, value)
+                changes[row] = self._rules.within(change, tag=value)
         return DdlRows(command=command, changes=changes)
-
-    def _within_rules(self, change: DdlChange, tag: bytes | None) -> DdlChange:
-        """Return a change; one that gives its table a name whose DDL the rules do not take is only recorded."""
-        name = change.name_after
-        if name is None or name == change.base_table or self._rules.keeps_ddl(*name, tag=tag):
-            return change
-        version = TableVersion(
-            object_number=change.object_number,
-            version=0,
-            owner=name.owner,
-            name=name.name,
-            columns=(),
-            old_image=OldImage.NONE,
-        )
-        if self._rules.answer(version, tag=tag) is not TruthValue.FALSE:
-            return change.not_made(f"the rules do not take the DDL of {name}, its new name")
-        return change.not_made(f"the rules do not take {name}, its new name: the table leaves them", leaves=True)
 
     def _content(self, chunk: DecodedChunk, data: NDArray[np.uint8], row: int) -> bytes:
         """Return the record in a row; empty: it has none, which `_read` takes for a damaged one."""
