@@ -22,7 +22,7 @@ A = TableName("public", "a")
 class Joins:
     """Stands in for the coordinator, which applies nothing."""
 
-    is_joined, truncated_parts, applied_scn = True, {}, Scn(1)  # noqa: RUF012 - nobody changes it
+    is_joined, truncated_parts, applied_scn = True, {}, Scn(1)
 
     def hold(self, scn: Any) -> None: ...
 
