@@ -367,11 +367,8 @@ class ApplyHost(Host):
 
         ways = ways_to(self._spec, apply)
         captured: tuple[CapturedTable, ...] = actors.call(f"site:{apply.source}", "captured", timeout_s=60.0)
-        made = {
-            each.identity
-            for each in captured
-            if each.is_made and any(way.carries_ddl(TableName.of(each)) for way in ways)
-        }
+        with_ddl = {each.identity for each in captured if any(way.carries_ddl(TableName.of(each)) for way in ways)}
+        made = {each.identity for each in captured if each.is_made and each.identity in with_ddl}
         # A table that DDL made is never ahead of the record: its rows arrive from the first on, whatever `up` prepares.
         known = None if self._known is None else self._known | made
         captured = tuple(each for each in captured if known is None or each.identity in known)
@@ -392,6 +389,7 @@ class ApplyHost(Host):
                 object_numbers=tuple(int(number) for number in table.source.object_numbers),
                 transformations=table.transformations,
                 as_of=Scn(as_of) if table.source.identity in made else FIRST_SCN,
+                takes_ddl=table.source.identity in with_ddl,
             )
             for table in arriving(ways, captured)
         )

@@ -60,6 +60,7 @@ class TableToInstantiate:
         part_of: for a partition that is copied alone, the name of its table at the source; None: a whole table.
         as_of: for a table that DDL made: the source named it, with this name, at this SCN. Until everything below is
             applied, its CREATE TABLE may still arrive, so without a record it is not copied. FIRST_SCN: not made by DDL.
+        takes_ddl: its DDL arrives, too, and may rename it: the destination's record says what it is called there.
     """
 
     identity: str
@@ -75,6 +76,7 @@ class TableToInstantiate:
     shared_by: tuple[tuple[str, str], ...] = ()
     part_of: TableName | None = None
     as_of: Scn = FIRST_SCN
+    takes_ddl: bool = False
 
     def columns(self, names: Sequence[str]) -> tuple[tuple[str, str | AddColumn], ...]:
         """Map its source columns, `names`, to (name at the destination, source column or operation that adds it).
@@ -120,9 +122,10 @@ class ReplicatedTables(Sequence[TableToInstantiate]):
         others = (each for each in self._tables if each.destination != table.destination)
         self._tables = (*(each for each in others if each.identity != table.identity), table)
 
-    def put(self, table: TableToInstantiate) -> None:
-        """Replace the table of the same identity; nothing happens without one."""
-        self._tables = tuple(table if each.identity == table.identity else each for each in self._tables)
+    def put(self, *tables: TableToInstantiate) -> None:
+        """Replace the tables of the same identities, all at once; nothing happens without one."""
+        new = {table.identity: table for table in tables}
+        self._tables = tuple(new.get(each.identity, each) for each in self._tables)
 
     def remove(self, identity: str) -> None:
         """Remove a table; nothing happens without it."""

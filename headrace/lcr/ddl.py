@@ -23,6 +23,7 @@ One of a new table that belongs in the log says how its rows get there:
 An apply process replaces the record of a change that it must not make:
 
     {"format": 1, "not_made": "…"}                                   why it is only recorded at the destination
+    {"format": 1, "not_made": "…", "leaves": true}                   likewise; the table's later rows do not arrive
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ DDL_LOG = TableName("headrace_ddl", "log")
 """The source's table with the records, one per row in its column `content`."""
 
 _NOT_MADE = "not_made"
+_LEAVES = "leaves"
 _MADE = "made"
 _MARK = json.dumps({"format": DDL_FORMAT, _NOT_MADE: ""})[:-2]
 _SHOWN_MAX = 200  # characters of a statement in a status: enough to recognise it
@@ -112,13 +114,20 @@ class DdlChange:
         """Name of the table, which rules use."""
         return TableName(self.base_table_owner, self.base_table_name)
 
-    def not_made(self, reason: str) -> DdlChange:
+    def not_made(self, reason: str, *, leaves: bool = False) -> DdlChange:
         """Return the change as one that a destination only records.
 
         Args:
             reason: why, for the operator.
+            leaves: the table's later rows do not arrive (`leaves_rules`).
         """
-        return replace(self, content=json.dumps({"format": DDL_FORMAT, _NOT_MADE: reason}))
+        record = {"format": DDL_FORMAT, _NOT_MADE: reason}
+        return replace(self, content=json.dumps({**record, _LEAVES: True} if leaves else record))
+
+    @property
+    def leaves_rules(self) -> bool:
+        """Whether it gives the table a name under which its rows do not arrive any more."""
+        return self.content.startswith(_MARK) and bool(json.loads(self.content).get(_LEAVES))
 
     @property
     def why_not_made(self) -> str:

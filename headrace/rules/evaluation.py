@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import BugError
-from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.batch import LcrBatch, OldImage, TableVersion
 from headrace.lcr.cutting import select_rows, without_unused
+from headrace.lcr.ddl import DdlChange
 from headrace.rules.clients_before import ClientsBefore
 from headrace.rules.conditions.values import ValueTypes
 from headrace.rules.row_evaluation import RowEvaluation
@@ -121,6 +122,28 @@ class RuleEvaluation:
         clients: tuple[RuleSet | ClientsBefore, ...] = (*self._before, *self._rules)
         return all(each.keeps_ddl(owner, name, tag=tag) for each in clients)
 
+    def within(self, change: DdlChange, *, tag: bytes | None) -> DdlChange:
+        """Return a DDL change that passes; one that takes its table out of the rules is only recorded.
+
+        Args:
+            change: as `keeps_ddl` lets it pass under the name that the table had before.
+            tag: of the LCR.
+        """
+        name = change.name_after
+        if name is None or name == change.base_table or self.keeps_ddl(*name, tag=tag):
+            return change
+        version = TableVersion(
+            object_number=change.object_number,
+            version=0,
+            owner=name.owner,
+            name=name.name,
+            columns=(),
+            old_image=OldImage.NONE,
+        )
+        if self.answer(version, tag=tag) is not TruthValue.FALSE:
+            return change.not_made(f"the rules do not take the DDL of {name}, its new name")
+        return change.not_made(f"the rules do not take {name}, its new name: the table leaves them", leaves=True)
+
     def reshaped(self, table: TableVersion) -> TableVersion:
         """Return a table version in its form behind the client; needs no rows.
 
@@ -186,8 +209,10 @@ class RuleEvaluation:
         if batch.is_progress_mark or self.keeps_all:
             return batch
         if batch.ddl is not None:
-            if self.keeps_ddl(*batch.ddl.base_table, tag=_tags(batch)[int(batch.transactions.tag[0])]):
-                return batch
+            tag = _tags(batch)[int(batch.transactions.tag[0])]
+            if self.keeps_ddl(*batch.ddl.base_table, tag=tag):
+                change = self.within(batch.ddl, tag=tag)
+                return batch if change is batch.ddl else replace(batch, ddl=change)
             return without_unused(select_rows(batch, np.zeros(1, np.bool_)))
         kept = self._by_names(batch)
         before = kept

@@ -188,15 +188,22 @@ class TableInstantiation:
             FencedError: a newer driver runs.
             DestinationRestarted: the destination may have lost commits: begin again.
         """
+        if not self._persist(self._records.take_recorded_names):
+            return
         self._copy_first()
+        self._persist(self._sessions.hand_over)
+
+    def _persist(self, ask: Callable[[], object]) -> bool:
+        """Ask the destination until it answers; return False if the driver must end first."""
         while not self.should_end():
             try:
-                self._sessions.hand_over()
+                ask()
             except DatabaseUnavailable as error:
                 self.problem = error.message
                 self._sleep(_RETRY_S)
             else:
-                return
+                return True
+        return False
 
     def _copy_first(self) -> None:
         if not self._follow_all_renames():
@@ -598,7 +605,9 @@ class TableInstantiation:
     def _note_applied(self) -> None:
         """Find out what is applied, if a table waits for its CREATE TABLE; read the records only behind that."""
         known = self._records.applied_scn
-        if self._joins is not None and any(known < each.as_of < BY_RECORD_SCN for each in self.config.tables):
+        if self._joins is not None and any(
+            known < each.as_of < BY_RECORD_SCN for each in (*self.config.tables, *self._records.parked)
+        ):
             with contextlib.suppress(ApplyError):  # it is busy: the tables wait for the next look
                 # What was applied once stays applied, although the low watermark goes back when another table joins.
                 self._records.applied_scn = max(known, self._joins.applied_scn)

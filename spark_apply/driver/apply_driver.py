@@ -424,7 +424,7 @@ def _missing_alter(
         old = missing_rename(version, config.tables, recorded)
         if old is not None and destination.describe(*old) is not None and not destination.is_reserved(version.owner):
             return rename_fix(destination, old, TableName.of(version), {})
-    elif TableName.of(version) not in {table.destination for table in config.tables} and (
+    elif TableName.of(version) not in {each.destination for each in config.tables if not each.takes_ddl} and (
         hint := another_table(version, config.tables, destination.instantiations(config.topology, config.apply))
     ):
         return hint

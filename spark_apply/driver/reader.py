@@ -40,7 +40,7 @@ Transactions with DDL LCRs
     T1, T2 = rows, DDL, rows, T3
     passed on: run T1; part 0, DDL as part 1, part 2 of T2 -> all are applied -> fits are forgotten -> run T3
 
-    If the DDL makes or drops a table, the destination is asked then what became of it (`spark_apply.tables.unsettled`):
+    If the DDL makes, drops or renames a table, the destination is asked then what became of it (`spark_apply.tables.unsettled`):
     only then it is known to which table later rows belong.
 """
 
@@ -89,7 +89,7 @@ class ApplyReader:
         returned_from: names of the source's apply processes that apply this site's own changes; changes with their tags
             return here.
         tracks: receives notes on labelled transactions.
-        settling: knows what became of DDL LCRs that make or drop tables; None: they stay unsettled.
+        settling: knows what became of DDL LCRs that make, drop or rename tables; None: they stay unsettled.
     """
 
     def __init__(
@@ -272,14 +272,14 @@ class ApplyReader:
     def retry_unfit(self) -> bool:
         """Check pending transactions again; True: the reader continues. Everything passed on must be applied.
 
-        First, tables that DDL made or dropped are settled.
+        First, tables that DDL made, dropped or renamed are settled.
 
         Raises:
             DatabaseUnavailable: the destination did not answer; nothing has changed.
         """
         if self._settling is not None and self._tables.unsettled:
             fates = self._settling.fates(self._tables.unsettled.places)
-            self._settling.take_up(self._tables.settle(fates))
+            self._settling.take_up(self._tables.settle(fates), fates.records)
         self._fits.forget()
         self._key_forms.clear()
         waiting, unfit, had_to_settle = list(self._waiting), self.unfit, self._must_settle

@@ -33,7 +33,7 @@ from spark_apply.sets.collapse import plan_sets
 from spark_apply.sets.conflicts import execute_steps
 from spark_apply.sets.resolution import Resolution
 from spark_apply.tables.arriving import OLDER_THAN_COPY
-from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, truncated_before, without_tables
+from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, taken_over, truncated_before, without_tables
 
 if TYPE_CHECKING:
     from headrace.databases.ports import TakenErrors
@@ -55,6 +55,10 @@ _PART_HAS_THEM = (
     f" may have these rows now: {COPY_THE_TABLE}"
 )
 
+_TAKEN_OVER = (
+    "its rows are of a table that was renamed since, and {table} is another table now: edit the rows by hand in the"
+    " renamed table, and delete the transaction (headrace errors delete FILE N)"
+)
 _DDL_AS_ROLE = "it changes the structure of {table}, which no role's rights are checked for: execute it without --role"
 
 _NO_RIGHT = "42501"  # SQLSTATE insufficient_privilege
@@ -157,6 +161,7 @@ class ExecuteWork(Work):
                 (whole.row_count and not batch.row_count)
                 or truncated_before(batch, copied)
                 or moved_before([whole], copied)
+                or taken_over(whole, copied)
             ):
                 return False  # all of it is in a copy, or it would empty one, which is a failure of its own
             touched |= {key for version in whole.tables for key in keys_of(version)}
@@ -205,6 +210,7 @@ class ExecuteWork(Work):
     def _execute(self, number: int) -> Failure | None:
         rows = left_out = ddl = 0
         self._skipped.clear()
+        self._unrenamed.clear()
         labels: list[str] = []
         resolution = Resolution(self._context.conflicts)
         copied, touched = self._context.copied_scns(), set[tuple[str, str]]()
@@ -220,6 +226,8 @@ class ExecuteWork(Work):
             left_out += whole.row_count - batch.row_count
             if table := truncated_before(batch, copied):
                 return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
+            if not ddl and (table := taken_over(batch, copied)):
+                return Failure(position=-1, conflict_type="", sqlstate="", message=_TAKEN_OVER.format(table=table))
             failure = self._apply(batch, resolution)
             if failure is not None:
                 return failure
@@ -295,6 +303,7 @@ class ExecuteWork(Work):
             return self._execute_ddl(batch, batch.ddl)
         session, role = self._context.session, self._assignment.role
         try:
+            self._check_renamed(batch)
             if role:
                 session.as_role(role)
             handling = self._through(resolution) or self._context.handling(resolution, attempts=False)

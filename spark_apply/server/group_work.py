@@ -31,6 +31,7 @@ from headrace.databases.ports import (
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.ddl import DdlChange
 from headrace.lcr.scn import FIRST_SCN, Scn
+from headrace.lcr.table_name import TableName
 from headrace.lcr.tracking import LABELS_PER_BATCH_MAX
 from spark_apply.conversation.groups import (
     AppliedRange,
@@ -206,6 +207,8 @@ class Work(ABC):
         self._errors: list[TransactionError] = []
         self._met = 0  # conflicts in the open destination transaction
         self._skipped: set[int] = set()  # in the same: numbers of new tables that the destination did not make
+        # In the same: new name of each table that was not renamed as the source did, by number, and why.
+        self._unrenamed: dict[int, tuple[TableName, str]] = {}
         self.totals = Totals()
 
     @property
@@ -264,9 +267,35 @@ class Work(ABC):
             return refused_at_commit(error, batch, handlers)  # deferred checks
         self._context.forget_fits()
         self.totals.count_ddl(outcome.kind)
-        if change.creation is not None and outcome.kind in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}:
+        is_left_out = outcome.kind in {DdlOutcomeKind.NOT_APPLIED, DdlOutcomeKind.SKIPPED}
+        if change.creation is not None and is_left_out:
             self._skipped.add(int(change.object_number))
+        elif (name := change.name_after) is not None and name != change.base_table:
+            self._unrenamed.pop(int(change.object_number), None)
+            if is_left_out:
+                self._unrenamed[int(change.object_number)] = (name, outcome.reason)
         return None
+
+    def _check_renamed(self, batch: LcrBatch) -> None:
+        """Check that no row of a table comes behind its RENAME in the transaction if that was left out here.
+
+        The new name may be another table's by now, which would get the rows.
+
+        Raises:
+            UnfitTableError: one does.
+        """
+        if not self._unrenamed:
+            return
+        used = {group.table for group in batch.groups} | {each for found in batch.truncates for each in found.tables}
+        for version in (batch.tables[table] for table in sorted(used)):
+            name, why = self._unrenamed.get(int(version.table_number), (None, ""))
+            if name == TableName.of(version):
+                raise UnfitTableError(
+                    f"rows of {name} come behind the RENAME of the table in one transaction, and that was left out here:"
+                    f" {why}",
+                    hint="rename the table at the destination by hand; if headrace.ddl_skip has the RENAME, delete it there",
+                    table=str(name),
+                )
 
     @abstractmethod
     def step(self) -> tuple[ServerMessage, bool] | None:

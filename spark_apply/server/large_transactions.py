@@ -91,8 +91,10 @@ class _LargeBase(Work):
             self._context.session.begin()
             self._begun = True
             self._skipped.clear()
+            self._unrenamed.clear()
         self._has_ddl |= batch.ddl is not None
         batch = without_tables(batch, self._skipped)
+        self._check_renamed(batch)
         failure = self._write(batch, part.part)
         if failure is None and part.is_last:
             failure = self._finish(batch, part)

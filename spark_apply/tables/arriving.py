@@ -4,8 +4,10 @@ The number is that of the table as of the change (`TableVersion.table_number`). 
 number, even if the partition was created after the driver started or is dropped by now.
 
     number known, its own name         the table
-    number known, a free name          it was renamed: the destination is asked to rename it (`copy.records.standing`)
-    number known, another's name       the source swapped names: nothing fits until the apply process restarts and asks
+    number known, a free name          it was renamed without DDL: the operator is asked to rename it at the destination
+                                       (`copy.records.standing`)
+    number known, another's name       the source swapped names without DDL: nothing fits until the operator has done so,
+                                       and the apply process restarts
     number unknown                     not copied here: its rows are skipped, `status` says so, the next start copies it
 
 Batches of an earlier format version carry the numbers of partitions instead. The source is asked once about such an
@@ -22,10 +24,12 @@ partition is admitted: it is empty then, and the log has all its later rows.
 Without a list of tables (simulations), tables are known by name only. With an empty list every arriving table is a
 stranger.
 
-Tables that DDL makes and drops (`spark_apply.tables.unsettled`)
+Tables that DDL makes, drops and renames (`spark_apply.tables.unsettled`)
     From its CREATE TABLE on, a new table's rows pass. What the destination made of it decides the rest (`settle`): with
     a record the table is replicated, without one it is a stranger. Until then later transactions with its rows wait. A
     table that is in the list without a record is skipped, and so it stays if its CREATE TABLE is not made.
+    A table has the name that the destination records for it. Behind a RENAME, the rows of the same transaction have the
+    new one: its apply server has renamed the table, or refuses them. Later transactions wait until that is settled.
 """
 
 from __future__ import annotations
@@ -77,6 +81,10 @@ _MADE = (DdlOutcomeKind.APPLIED, DdlOutcomeKind.PASSED_OVER)
 _FROM_THE_START = TableStart(scn=FIRST_SCN)
 _LEFT_OUT = TableStart(scn=None)
 _NEVER = 1 << 62  # above every SCN
+_UNRENAMED_HINT = (
+    "`headrace errors FILE` shows the transaction: correct its cause and execute it, or delete it: then rename the table at"
+    " the destination by hand"
+)
 _SOURCE_HINT = "nothing to do if the source is up; otherwise start it: apply continues when the source answers"
 _UNSETTLED_HINT = (
     "`headrace errors FILE` shows the transaction: correct its cause and execute it, or delete it: then the table's rows"
@@ -356,7 +364,7 @@ class ArrivingTables:
                 table=version.qualified_name,
             )
         number, name = int(version.table_number), TableName.of(version)
-        made = self.unsettled.made.get(number)
+        made, renaming = self.unsettled.made.get(number), self.unsettled.renaming(number)
         if made is not None and order_scn > made.place.order_scn:
             raise UnfitTableError(
                 f"changes of {version.qualified_name} wait for the CREATE TABLE of the table, whose transaction is in"
@@ -364,13 +372,21 @@ class ArrivingTables:
                 hint=_UNSETTLED_HINT,
                 table=version.qualified_name,
             )
+        if renaming is not None and order_scn > renaming.place.order_scn:
+            raise UnfitTableError(
+                f"changes of {version.qualified_name} wait for the RENAME of {renaming.name}, whose transaction is in"
+                " the error queue",
+                hint=_UNRENAMED_HINT,
+                table=version.qualified_name,
+            )
         if made is not None:
-            self._check_former(made.name)
+            self._check_former(made.name, order_scn)
         table = self._by_number.get(number) if made is None else made.table
-        if made is None and table is not None and name != table.destination:
+        if made is None and renaming is None and table is not None and name != table.destination:
             self._called[number] = name
-        holder = self.unsettled.names.get(name)
-        known = self._by_name.get(name) if holder is None else None
+        moved = self._moved(order_scn)
+        holder = moved.get(name, self.unsettled.names.get(name))
+        known = self._by_name.get(name) if holder is None and name not in moved else None
         # While a table of the list is not made, its name may be the former holder's.
         if known is not None and not (
             self._is_awaited(known) and (order_scn < known.as_of or (table is not None and table.destination == name))
@@ -380,11 +396,31 @@ class ArrivingTables:
             raise UnfitTableError(
                 f"the source calls {table.source} now {TableName.of(version)}, which is another table's name at the"
                 " destination: their changes would be mixed up",
-                hint=restart_hint(self._apply),
+                hint=f"give the tables their new names at the destination, too; {restart_hint(self._apply)}"
+                if table.takes_ddl
+                else restart_hint(self._apply),
                 table=version.qualified_name,
             )
 
-    def _check_former(self, name: TableName) -> None:
+    def _moved(self, order_scn: int) -> dict[TableName, TableToInstantiate | None]:
+        """Return who has a name behind the DDL LCRs of a transaction that is not settled; None: nobody any more.
+
+        Empty if it renames no table. The apply server makes each of its changes, or refuses what comes behind it.
+        """
+        found: dict[TableName, TableToInstantiate | None] = {}
+        for each in self.unsettled.of_transaction(order_scn):
+            made = self.unsettled.made.get(each.number)
+            table = self._by_number.get(each.number) if made is None else made.table
+            if each.table is not None:
+                found[each.name] = each.table
+                continue
+            if not each.leaves and found.get(each.name, table) is table:
+                found[each.name] = None
+            if each.name_after is not None:
+                found[each.name_after] = table
+        return found
+
+    def _check_former(self, name: TableName, order_scn: int) -> None:
         """Check that no replicated table that the source has renamed still holds the name of a new one.
 
         The list has it under its former name. With that name gone to the new table, its later changes would be a
@@ -396,6 +432,11 @@ class ArrivingTables:
         former = self._by_name.get(name)
         if former is None or self._is_awaited(former):
             return
+        if any(
+            each.name_after is not None and each.number in former.object_numbers
+            for each in self.unsettled.of_transaction(order_scn)
+        ):
+            return  # the destination refuses the new table if it does not rename this one before
         called = {self._called[number] for number in former.object_numbers if number in self._called} - {name}
         if called:
             other = min(called)
@@ -451,7 +492,10 @@ class ArrivingTables:
         known = self._by_number.get(number)
         if known is None and number not in self.unsettled.made and not self.passes_uncopied(change, change.base_table):
             return  # an unknown table's
-        if known is not None and (called := change.name_after) is not None:
+        if change.leaves_rules:
+            self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number, leaves=True))
+        called = change.name_after
+        if known is not None and called is not None:
             self._called[number] = called
         if creation is not None:
             identity = creation.identities.get(self._topology)
@@ -464,6 +508,8 @@ class ArrivingTables:
             if number not in self.unsettled.made:
                 self._by_number.setdefault(number, None)
             self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number))
+        elif called is not None and called != change.base_table:
+            self.unsettled.add(UnsettledDdl(place=place, name=change.base_table, number=number, name_after=called))
 
     def settle(self, fates: DdlFates) -> TableChanges:
         """Take up what the destination made of DDL LCRs; one of which nothing is known yet stays unsettled.
@@ -472,40 +518,65 @@ class ArrivingTables:
             fates: of all unsettled ones.
 
         Returns:
-            The tables that are replicated from now on, and those that are not any more.
+            The tables that are replicated from now on, those that are not any more, and those that were renamed.
         """
+        names = {table.identity: table.destination for table in self._by_identity.values()}
         added: list[tuple[TableToInstantiate, Instantiation]] = []
         removed: list[TableToInstantiate] = []
         for each in self.unsettled:
             outcome = fates.outcomes.get(each.place)
             record = None if each.table is None else fates.records.get(each.table.identity)
             if each.table is not None and record is not None:
-                removed += self._made(each, each.table, record)
+                removed += self._made(each, each.table, record, fates)
                 added.append((each.table, record))
             elif outcome is None:
                 continue
+            elif each.leaves:
+                if (table := self._by_number.get(each.number)) is not None:
+                    self._starts[table.identity] = _LEFT_OUT
+                    self.has_revoked = True
+            elif each.name_after is not None:
+                if outcome in _MADE and (table := self._by_number.get(each.number)) is not None:
+                    # The driver may have started behind it: then the source's name is a later one already.
+                    self._renamed(
+                        table, each.name_after, each.name_after if table.source == each.name else table.source
+                    )
             elif each.table is not None:
                 # Made, and without a record: dropped since.
                 self._not_made(each, each.table, is_gone=outcome in _MADE)
             elif outcome in _MADE:
                 removed += self._dropped(each)
             self.unsettled.remove(each.place)
-        still = {table.identity for table in self._by_identity.values()}
+        still = {table.identity: table for table in self._by_identity.values()}
         return TableChanges(
-            added=tuple(each for each in added if each[0].identity in still),
+            added=tuple((still[each.identity], record) for each, record in added if each.identity in still),
             removed=tuple(table for table in removed if table.identity not in still),
+            renamed=tuple(
+                (still[identity], name)
+                for identity, name in names.items()
+                if identity in still and still[identity].destination != name
+            ),
         )
 
     def _made(
-        self, ddl: UnsettledDdl, table: TableToInstantiate, record: Instantiation
+        self, ddl: UnsettledDdl, table: TableToInstantiate, record: Instantiation, fates: DdlFates
     ) -> Sequence[TableToInstantiate]:
         """Apply a table from its CREATE TABLE on, or from its copy if the record demands one.
 
-        Returns the holder of its name in the list: it is gone, or it is made later, and is new again until then.
+        Returns the holder of its name in the list: it is gone, or it is made later, and is new again until then. One that
+        the destination calls otherwise by now is neither: it was renamed there by hand.
         """
         is_listed, is_done = table.identity in self._by_identity, record.state == "DONE"
-        former = None if is_listed else self._by_name.get(ddl.name)
-        gone = () if former is None else self._forgotten(former)
+        former = self._by_name.get(ddl.name)
+        gone: Sequence[TableToInstantiate] = ()
+        if former is not None and former.identity != table.identity:
+            has_moved = fates.records.get(former.identity)
+            if has_moved is not None and has_moved.name_now is not None and has_moved.name_now != ddl.name:
+                self._renamed(former, TableName(*has_moved.name_now), former.source)
+            else:
+                gone = self._forgotten(former)
+        if is_listed and table.destination != ddl.name:
+            table = self._renamed(table, ddl.name, table.source)  # the list has it as it is called later
         if not is_listed:
             self._by_identity[table.identity] = self._by_name[ddl.name] = table
         self._by_number[ddl.number] = table
@@ -514,6 +585,26 @@ class ArrivingTables:
         self.has_revoked |= not is_done
         self.strangers.discard(ddl.name)
         return gone
+
+    def _renamed(self, table: TableToInstantiate, name: TableName, source: TableName) -> TableToInstantiate:
+        """Give a table the name that it has at the destination now; return it.
+
+        Args:
+            table: the table.
+            name: its name.
+            source: its name at the source.
+        """
+        new = replace(table, destination=name, source=source)
+        if self._by_name.get(table.destination) is table:
+            del self._by_name[table.destination]
+        self._by_name[name] = new
+        self._by_identity[table.identity] = new
+        for number, known in list(self._by_number.items()):
+            if known is table:
+                self._by_number[number] = new
+                self._called.pop(number, None)
+        self.strangers.discard(name)
+        return new
 
     def _not_made(self, ddl: UnsettledDdl, table: TableToInstantiate, *, is_gone: bool) -> None:
         """Skip the rows of a table that the destination does not have; one of the list is copied when it can be."""

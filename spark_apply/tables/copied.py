@@ -34,6 +34,7 @@ __all__ = [
     "emptied_tables",
     "keys_of",
     "moved_before",
+    "taken_over",
     "truncated_before",
     "without_copied",
     "without_tables",
@@ -52,7 +53,7 @@ def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]
     """Return the instantiation SCNs of a source's tables by (owner, name).
 
     A partition that was copied alone is found by ("", number). The latest of a table's partitions is found by
-    ("", the table's qualified name).
+    ("", the table's qualified name). Which table has a name is found by (its number, the qualified name).
 
     Args:
         recorded: the instantiation records of the tables and partitions.
@@ -63,6 +64,8 @@ def copied_scns(recorded: Iterable[Instantiation]) -> dict[tuple[str, str], int]
         part, scn = PartOf.of(each.identity), int(each.scn)
         if part is None:
             found[each.key] = scn
+            if (number := "".join(each.identity.split(".")[-2:-1])).isdecimal():
+                found[number, f"{each.owner}.{each.name}"] = scn
             continue
         found[part.key] = scn
         if (whole := records.get(part.table)) is not None:
@@ -87,6 +90,22 @@ def truncated_before(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> 
         for version in (batch.tables[table] for table in truncate.tables):
             if version.partition is None and order_scn < copied.get(("", version.qualified_name), 0):
                 return version.qualified_name
+    return ""
+
+
+def taken_over(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> str:
+    """Return a table of a batch whose name another table has by now: DDL has renamed both. Empty: no such table.
+
+    Args:
+        batch: rows in source order.
+        copied: from `copied_scns`.
+    """
+    used = {group.table for group in batch.groups} | {table for each in batch.truncates for table in each.tables}
+    for version in (batch.tables[table] for table in sorted(used)):
+        name, number = version.qualified_name, str(int(version.table_number))
+        holders = {owner for owner, holder in copied if holder == name and owner.isdecimal()}
+        if holders - {number} and any(owner == number for owner, _ in copied) and number not in holders:
+            return name
     return ""
 
 

@@ -1,10 +1,13 @@
-"""DDL LCRs that make or drop tables, from their arrival until it is known what became of them at the destination.
+"""DDL LCRs that make, drop or rename tables, from their arrival until it is known what became of them at the destination.
 
 The destination decides (`spark_apply.tables.arriving`): it makes a table and records it in the transaction of the DDL
 LCR, or it records why not. The reader learns that when the transaction is applied.
 
     CREATE TABLE arrives       noted: the rows behind it, which have its order SCN, pass
-    the transaction is applied the outcome and the table's record are asked for: the table is replicated, or a stranger
+    it leaves the rules        noted: its rows, should it come back, are skipped until it is copied again
+    RENAME arrives             noted: the rows behind it, which have its order SCN, pass under the new name
+    the transaction is applied the outcome and the table's record are asked for: the table is replicated, or a stranger;
+                               it has the name that is recorded
     the transaction is sent    forgotten: it arrives again, and the rows before it belong to the tables of then
       again
     it is in the error queue   there is no outcome yet: it stays unsettled until an operator executes or deletes it
@@ -27,19 +30,23 @@ __all__ = ["DdlFates", "TableChanges", "Unsettled", "UnsettledDdl", "recorded_ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsettledDdl:
-    """A DDL LCR that makes or drops a table.
+    """A DDL LCR that makes, drops or renames a table.
 
     Args:
         place: its own.
-        name: of the table at the destination.
+        name: of the table at the destination; of a renamed one, before.
         number: of the table at the source.
-        table: the table that it makes; None: it drops one.
+        table: the table that it makes; None: it drops or renames one.
+        name_after: the name that it gives a table; None: it makes or drops one.
+        leaves: it takes the table out of the rules.
     """
 
     place: DdlPlace
     name: TableName
     number: int
     table: TableToInstantiate | None = None
+    name_after: TableName | None = None
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +69,12 @@ class TableChanges:
     Args:
         added: tables that are replicated from now on, with their records.
         removed: tables that are not any more.
+        renamed: tables that have another name, with the one that they had.
     """
 
     added: tuple[tuple[TableToInstantiate, Instantiation], ...] = ()
     removed: tuple[TableToInstantiate, ...] = ()
+    renamed: tuple[tuple[TableToInstantiate, TableName], ...] = ()
 
 
 class Unsettled:
@@ -92,6 +101,19 @@ class Unsettled:
     def places(self) -> tuple[DdlPlace, ...]:
         """The places of all."""
         return tuple(self._of)
+
+    def of_transaction(self, order_scn: int) -> tuple[UnsettledDdl, ...]:
+        """Return those of one transaction, in the order of their arrival; none if it renames no table."""
+        found = tuple(each for each in self._of.values() if each.place.order_scn == order_scn)
+        return found if any(each.name_after is not None for each in found) else ()
+
+    def renaming(self, number: int) -> UnsettledDdl | None:
+        """Return the first one that renames a table; None: no such one.
+
+        Args:
+            number: of the table at the source.
+        """
+        return next((each for each in self._of.values() if each.number == number and each.name_after is not None), None)
 
     def add(self, ddl: UnsettledDdl) -> None:
         """Note an LCR; one that arrives again is noted once."""
@@ -128,7 +150,8 @@ class Unsettled:
 def recorded_table(identity: str, name: TableName, number: int) -> TableToInstantiate:
     """Return a table that the source was not asked for, as an apply process replicates it because of its record.
 
-    DDL travels of whole tables that keep their names, and whose destination nobody else writes (`topology.checks.ddl`).
+    DDL travels of whole tables that have one name at both sites, and whose destination nobody else writes
+    (`topology.checks.ddl`).
 
     Args:
         identity: of the table.
@@ -142,4 +165,5 @@ def recorded_table(identity: str, name: TableName, number: int) -> TableToInstan
         object_numbers=(number,),
         may_empty=True,
         as_of=BY_RECORD_SCN,
+        takes_ddl=True,
     )

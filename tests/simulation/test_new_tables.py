@@ -1,9 +1,11 @@
-"""New and dropped tables over kills, in one thread: the memory databases, and between them the real redo, capture and apply.
+"""New, renamed and dropped tables over kills, in one thread: the memory databases, and between them the real redo,
+capture and apply.
 
-Users create, fill, alter and drop tables at random. Mining, the driver, apply servers and the destination die at any moment,
-and answers of COMMITs are lost. At the end the destination has the source's tables with the source's rows, each written once:
-half of the tables have no key, so a row that was written twice stays there twice. Nothing is copied here, so a table whose
-CREATE TABLE did not arrive would be missing.
+Users create, fill, alter, rename and drop tables at random, exchange their names, and rebuild tables under their old
+names. Mining, the driver, apply servers and the destination die at any moment, and answers of COMMITs are lost. At the
+end the destination has the source's tables with the source's rows, each written once: half of the tables have no key, so
+a row that was written twice stays there twice. Nothing is copied here, so a table whose CREATE TABLE did not arrive would
+be missing.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import ANY_TAG, Rule, RuleSet
 from protos import codec
 from spark_apply.apply_config import ApplyConfig, TableToInstantiate
-from spark_apply.copy.records.standing import standings, table_starts
+from spark_apply.copy.records.renames_in_flight import with_recorded_names
+from spark_apply.copy.records.standing import standings, table_starts, unlisted
 from spark_apply.driver.coordinator import ApplyCoordinator
 from spark_apply.driver.gate import Gate
 from spark_apply.driver.loop.host import CoordinatorHost
@@ -47,13 +50,15 @@ from tests.support.session.seeds import scaled, seeds
 RULES = RuleSet(include=(Rule(owner="public", tags=ANY_TAG, ddl=True),))
 FIRST = "public.first"
 NAMES = tuple(f"public.t{number}" for number in range(5))
+AWAY = "public.away"  # while two tables exchange their names
 TURNS_MAX = 4000  # many times what was ever needed
 
 
 class Way(Driver):
     """A source, its redo, and an apply process that its tests kill."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, *, renames: bool = False) -> None:
+        self.renames = renames
         self.rng = random.Random(seed)
         self.harness = MemorySourceHarness()
         self.source = self.harness._memory
@@ -98,13 +103,15 @@ class Way(Driver):
         rng, source = self.rng, self.source
         self.rows += 1
         there = [name for name in NAMES if source.has_table(name)]
+        if self.renames and rng.random() < 0.2 and self.rename(user):
+            return
         kind = rng.random()
         if not there or kind < 0.2:
             name = rng.choice(NAMES)
             if name not in there:
                 user.create_table(name, ["id", "v"], key=rng.choice([["id"], []]))
             return
-        name = rng.choice([*there, FIRST])
+        name = rng.choice([*there, *([FIRST] if source.has_table(FIRST) else [])])
         if kind < 0.3 and name != FIRST:
             user.drop_table(name)
         elif kind < 0.36:
@@ -127,6 +134,30 @@ class Way(Driver):
             else:
                 user.delete(name, key)
 
+    def rename(self, user: MemoryTransaction) -> bool:
+        """Rename a table, exchange two names, or rebuild a table; return whether there was one to rename."""
+        rng, has_table = self.rng, self.source.has_table
+        there, free = [[name for name in (FIRST, *NAMES) if has_table(name) is is_there] for is_there in (True, False)]
+        rng.shuffle(there)
+        kind = rng.random()
+        if kind < 0.35 and len(there) > 1:
+            first, second = there[:2]
+            moves = [(first, AWAY), (second, first), (AWAY, second)]
+        elif free and there:
+            moves = [(there[0], rng.choice(free))]
+        else:
+            return False
+        for was, name in moves:
+            user.rename_table(was, name)
+            if rng.random() < 0.3:
+                user.insert(name, id=f"r{self.rows}{name}", v="renamed")
+        if len(moves) == 1 and kind < 0.8:
+            user.create_table(there[0], ["id", "v"], key=rng.choice([["id"], []]))
+            user.insert(there[0], id=f"n{self.rows}", v="rebuilt")
+            if kind < 0.5:
+                user.drop_table(moves[0][1])
+        return True
+
     # ------------------------------------------------------------------ processes
 
     def mine(self) -> None:
@@ -147,6 +178,7 @@ class Way(Driver):
                 destination=TableName.of(table),
                 object_numbers=tuple(map(int, table.object_numbers)),
                 as_of=as_of if table.is_made else FIRST_SCN,
+                takes_ddl=True,
             )
             for table in captured
         ]
@@ -166,13 +198,25 @@ class Way(Driver):
         self.fits = TableFits(
             destination.describe, lambda version: "".join(f.fix for f in destination.preflight_tables([version]))
         )
-        starts = table_starts(standings(tables, destination.instantiations(TOPOLOGY, APPLY)))
+        recorded = destination.instantiations(TOPOLOGY, APPLY)
+        named, parked = with_recorded_names(tables, recorded)
+        for each in parked:
+            self.config.replicated.remove(each.identity)
+        self.config.replicated.put(*named)
+        starts = table_starts(standings(self.config.tables, recorded))
         reader = ApplyReader(
             source=SOURCE,
             progress=progress,
             rules=RuleEvaluation(RuleSet()),
             fits=self.fits,
-            tables=ArrivingTables(starts, self.config.tables, lambda _: "", apply=APPLY, topology=TOPOLOGY),
+            tables=ArrivingTables(
+                starts,
+                self.config.tables,
+                lambda _: "",
+                apply=APPLY,
+                topology=TOPOLOGY,
+                unlisted=unlisted(self.config.tables, recorded),
+            ),
             settling=DdlSettling(self.config, destination, lambda _: None),
         )
         self.coordinator = ApplyCoordinator(
@@ -273,7 +317,17 @@ class Way(Driver):
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("new_tables_in_memory", test=20, soak=200))
 def test_tables_and_rows_arrive_once_whatever_dies(tmp_path: Path, seed: int) -> None:
-    way = Way(tmp_path / "redo", seed)
+    live(Way(tmp_path / "redo", seed))
+
+
+@pytest.mark.seeded
+@pytest.mark.parametrize("seed", seeds("renamed_tables_in_memory", test=20, soak=200))
+def test_rows_follow_renamed_tables_whatever_dies(tmp_path: Path, seed: int) -> None:
+    live(Way(tmp_path / "redo", seed, renames=True))
+
+
+def live(way: Way) -> None:
+    """Let users and processes do something, and compare."""
     for _ in range(scaled(8, 20)):
         for _ in range(way.rng.randint(1, 5)):
             way.transaction()

@@ -204,6 +204,30 @@ class MemoryTransaction:
         self._undo.append(lambda: self._source.put_table(name, target))
         self.log_ddl(dropped(target, f"DROP TABLE {target.name_in_sql}"), target.version.object_number)
 
+    def rename_table(self, table: str, name: str) -> None:
+        """ALTER TABLE ... RENAME, or SET SCHEMA; the log of DDL has it at its place.
+
+        Args:
+            table: current qualified name.
+            name: new qualified name.
+        """
+        source, target = self._source, self._source.table(table)
+        if source.has_table(name):
+            raise ConfigError(f"there is a table {name}")
+        owner, _, short = name.partition(".")
+
+        def move() -> None:
+            source.remove_table(table)
+            target.version = replace(target.version, owner=owner, name=short)
+            source.put_table(name, target)
+
+        def undo() -> None:
+            source.remove_table(name)
+            source.put_table(table, target)
+
+        self._undo.append(undo)
+        self._alter(target, f"RENAME TO {name}", move)
+
     def add_column(self, table: str, column: str, default: str | None = None) -> None:
         """ALTER TABLE ... ADD COLUMN; the log of DDL has it at its place.
 
@@ -481,13 +505,18 @@ class MemorySource:
         with self.transaction() as transaction:
             transaction.log_ddl(content, relation)
 
-    def rename_table(self, table: str, name: str) -> None:
+    def rename_table(self, table: str, name: str, *, ddl: bool = False) -> None:
         """ALTER TABLE ... RENAME: the object number and the rows stay.
 
         Args:
             table: current qualified name.
             name: new name without a schema, which stays.
+            ddl: the log of DDL has it, in a transaction of its own.
         """
+        if ddl:
+            with self.transaction() as transaction:
+                transaction.rename_table(table, f"{table.partition('.')[0]}.{name}")
+            return
         target = self._tables.pop(table)
         target.version = replace(target.version, name=name)
         self._tables[target.version.qualified_name] = target

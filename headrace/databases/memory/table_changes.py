@@ -13,12 +13,13 @@ from headrace.base.errors import DataError
 from headrace.databases.memory.store import MemoryStore, StoredDdl, StoredTable
 from headrace.databases.memory.table_form import TableForm, refused
 from headrace.databases.memory.transaction import OpenTransaction, RecordKey
-from headrace.databases.ports import DdlOutcome, DdlOutcomeKind, DdlPlace, Instantiation
+from headrace.databases.ports import BEGUN, DdlOutcome, DdlOutcomeKind, DdlPlace, Instantiation
 from headrace.databases.table_digest import TableDigest
 from headrace.lcr.ddl import DdlChange
 from headrace.lcr.ddl_record import DdlRecord
 from headrace.lcr.scn import Scn
 from headrace.lcr.structure import Structure
+from headrace.lcr.table_name import TableName
 
 __all__ = ["change_table"]
 
@@ -51,6 +52,8 @@ def change_table(
     skip = (*process, place.order_scn, place.position)
     try:
         asked = _Change(store, transaction, process, change, place, is_in_order)
+        if change.leaves_rules:
+            asked.leave()
         outcome = DdlOutcome(kind=DdlOutcomeKind.SKIPPED) if skip in store.ddl_skips else asked.made()
     except DataError as error:
         error.hint = f"repair the cause, or make the same change here; or leave it out: ddl_skips.add({skip})"
@@ -86,8 +89,10 @@ class _Change:
             return self._dropped()
         if record.before is None and record.is_known:
             return self._created(record.after)
+        if record.before is not None and TableName.of(record.before) != TableName.of(record.after):
+            return self._renamed(record, TableName.of(record.before), TableName.of(record.after))
         found = self._found()
-        reason = _refusal(record, record.after, found)
+        reason = _refusal(record, found)
         if reason or found is None:
             return _not_applied(reason)
         return self._altered(record, found)
@@ -117,6 +122,58 @@ class _Change:
         self.transaction.require_unlocked(found)
         for number in found.rows:
             self.transaction.lock((id(found), "row", number))
+
+    # ------------------------------------------------------------------ RENAME
+
+    def _renamed(self, record: DdlRecord, before: TableName, after: TableName) -> DdlOutcome:
+        """Rename the table that the record of the source's table is about, wherever it is."""
+        own = [(key, number) for key, number in self._recorded() if self._is_own(key)]
+        names = {table.number: TableName(*name) for name, table in self.store.tables.items()}
+        there = [(key, names[number]) for key, number in own if number in names]
+        if len(there) != 1:
+            return _not_applied(f"no table was copied or made for it: {before} is not renamed")
+        ((key, name),) = there
+        if not record.is_known or _columns(record.before) != _columns(record.after):
+            return _not_applied("it also changes columns, or the table before the change is not known")
+        known = dict(self._records())[key]
+        if known.state in BEGUN and known.scn > _AGAIN:
+            return _not_applied("the table is being copied")
+        if others := [each[1] for each, number in self._recorded() if names.get(number) == name and each != key]:
+            return _not_applied(f"it has rows of {', '.join(others)}, too")
+        if name not in {before, after}:
+            raise refused(f"the destination's table is called {name}, not {before}")
+        found = self.store.tables[name]
+        if name != after:
+            if after in self.store.tables:
+                raise refused(f"there is a table {after}", "42P07")
+            self._lock(found)
+            self._move(name, after, found)
+        for each, other in list(self._records()):
+            if each[:3] == key[:3] and each != key and TableName.of(other) == after:
+                self.transaction.record(each, None)
+        self.transaction.record(key, (replace(known, owner=after.owner, name=after.name), found.number))
+        if name == after:
+            return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
+        return DdlOutcome(kind=DdlOutcomeKind.APPLIED, statements=(f"ALTER TABLE {before} RENAME TO {after}",))
+
+    def leave(self) -> None:
+        """Record that the table's later rows do not arrive."""
+        records = dict(self._records())
+        for key, number in [each for each in self._recorded() if self._is_own(each[0])]:
+            self.transaction.record(key, (replace(records[key], state="LEFT"), number))
+
+    def _move(self, name: TableName, after: TableName, found: StoredTable) -> None:
+        """Give the table its new name for this transaction; others see the old one in the records until the COMMIT."""
+        self._remove((name.owner, name.name), found)
+        was, key = found.table, (after.owner, after.name)
+        found.table = replace(was, owner=after.owner, name=after.name)
+        self.store.tables[key] = found
+
+        def undo() -> None:
+            del self.store.tables[key]
+            found.table = was
+
+        self.transaction.did(undo)
 
     # ------------------------------------------------------------------ CREATE
 
@@ -220,9 +277,12 @@ class _Change:
 
     def _remove(self, name: tuple[str, str], found: StoredTable) -> None:
         """Remove the table for this transaction; others see it in the records until the COMMIT."""
-        store, is_first = self.store, name not in self.store.leaving
+        store, leaving = self.store, self.store.leaving
+        # Nobody else has seen a name that the table got in this transaction.
+        is_first = name not in leaving and not any(each is found for each in leaving.values())
         del store.tables[name]
-        store.leaving.setdefault(name, found)
+        if is_first:
+            leaving[name] = found
 
         def undo() -> None:
             store.tables[name] = found
@@ -230,7 +290,8 @@ class _Change:
                 store.leaving.pop(name, None)  # gone already when a crash takes the commit back
 
         self.transaction.did(undo)
-        self.transaction.do_at_commit(lambda: store.leaving.pop(name, None))
+        if is_first:
+            self.transaction.do_at_commit(lambda: store.leaving.pop(name, None))
 
     def _is_own(self, key: RecordKey) -> bool:
         """Whether a record is of the table that the change is about, which may have a later namesake."""
@@ -267,12 +328,14 @@ def _not_applied(reason: str) -> DdlOutcome:
     return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
 
 
-def _refusal(record: DdlRecord, after: Structure, found: StoredTable | None) -> str:
+def _columns(structure: Structure | None) -> tuple[tuple[str, object], ...]:
+    return () if structure is None else tuple((column.name, column.shape) for column in structure.columns)
+
+
+def _refusal(record: DdlRecord, found: StoredTable | None) -> str:
     before = record.before
     if before is None:
         return "the table before the change is not known"
-    if (before.owner, before.name) != (after.owner, after.name):
-        return "other names and schemas of tables are not replicated"
     if record.rewritten & _NEW_VALUES:
         return "it gives old rows new values, which are not in the source's log"
     return "the destination has no such table" if found is None else ""

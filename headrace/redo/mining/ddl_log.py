@@ -111,7 +111,7 @@ class DdlLog:
             change, place = self._read(self._content(chunk, data, row)), int(tag[transaction])
             value = None if place < 0 else self._tables.tags[place].value
             if change is not None and self._rules.keeps_ddl(*change.base_table, tag=value):
-                changes[row] = change
+                changes[row] = self._rules.within(change, tag=value)
         return DdlRows(command=command, changes=changes)
 
     def _content(self, chunk: DecodedChunk, data: NDArray[np.uint8], row: int) -> bytes:

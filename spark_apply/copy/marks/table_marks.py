@@ -169,7 +169,8 @@ class TableMarks:
                 now=now,
                 deadline=time.monotonic() + (_APPLIED_WAIT_S if is_asked else 0.0),
             )
-            tables = [self._marked(each, of) for each in found if each.is_finished and each.part is None]
+            finished = [each for each in found if each.is_finished and each.part is None]
+            tables = [self._marked(each, of) for each in finished]
             self._is_early = False
             self._came = {
                 key: scn
@@ -191,10 +192,12 @@ class TableMarks:
             raise
         except DatabaseError:
             return False  # a caller that needs the database reports the error; the next look asks again
+        # With DDL, the exchange is on its way.
+        alone = [table for table, each in zip(tables, finished, strict=True) if not each.table.takes_ddl]
         self._look_at = time.monotonic() + (_LOOK_AGAIN_S if self._is_early else _LOOK_S)
         self.records.note_changed(
             found,
-            {identity: str(each) for identity, each in (problems | _exchanged(tables, names, config.apply)).items()},
+            {identity: str(each) for identity, each in (problems | _exchanged(alone, names, config.apply)).items()},
         )
         return is_renamed or bool(changed.attached)
 

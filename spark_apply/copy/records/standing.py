@@ -263,7 +263,10 @@ def missing_rename(
         return None
     record = next((record for record in recorded if record.identity == found.identity), None)
     old = found.destination if record is None else TableName.of(record)
-    return None if old == TableName.of(version) else old
+    if old != TableName.of(version):
+        return old
+    # With DDL: it was renamed at the destination before the RENAME arrived, and rows from before that are on their way.
+    return _elsewhere(found, record, old)
 
 
 def another_table(
@@ -280,7 +283,25 @@ def another_table(
     """
     found = next((table for table in tables if int(version.table_number) in table.object_numbers), None)
     record = None if found is None else next((record for record in recorded if record.identity == found.identity), None)
-    return "" if record is None or record.may_be(*TableName.of(version)) else occupied(record, TableName.of(version))
+    name = TableName.of(version)
+    if record is None or found is None or record.may_be(*name):
+        return ""
+    if name == TableName.of(record):
+        if (rows := _elsewhere(found, record, name)) is None:
+            return ""  # it was made anew here (`Standing.is_remade`)
+        return (
+            f"the rows of {name} are in {rows} here, and the destination has another table of that name: give that other"
+            f" table another name, then {rename_statement(rows, name)}: the RENAME of the source arrives later"
+        )
+    return occupied(record, name)
+
+
+def _elsewhere(table: TableToInstantiate, record: Instantiation | None, name: TableName) -> TableName | None:
+    """Return the name of a table with DDL at the destination, if it is another one; None: it is not, or is unknown."""
+    if not table.takes_ddl or record is None or record.name_now in {None, name}:
+        return None
+    assert record.name_now is not None
+    return TableName(*record.name_now)
 
 
 def occupied(record: Instantiation, name: TableName) -> str:

@@ -11,6 +11,7 @@ from headrace.databases.ports import AWAITING, BEGUN, Carried, Instantiation, Pa
 from headrace.lcr.scn import FIRST_SCN, Scn, scn_text
 from headrace.lcr.table_name import TableName
 from spark_apply.copy.records.parts import begun_part, parts_of
+from spark_apply.copy.records.renames_in_flight import parked_problem, with_recorded_names
 from spark_apply.copy.records.restarts import TableRestarts
 from spark_apply.copy.records.standing import Standing, remade_problem, rename_fix, standings
 
@@ -103,6 +104,8 @@ class TableRecords:
             last.
         applied_scn: everything below this is applied, apart from skipped and joining tables; it was read before the
             records, so that a new table (`TableToInstantiate.as_of`) whose CREATE TABLE is applied has its record.
+        parked: new tables that are not in the list until their CREATE TABLE arrives, because a renamed table still has
+            their name (`copy.records.renames_in_flight`).
     """
 
     config: ApplyConfig
@@ -120,6 +123,7 @@ class TableRecords:
     restarts: TableRestarts = field(default_factory=TableRestarts)
     obsolete: Counter[TableName] = field(default_factory=Counter)
     applied_scn: Scn = FIRST_SCN
+    parked: tuple[TableToInstantiate, ...] = ()
     _recorded: set[str] = field(default_factory=set)  # identities of tables that had a record
     _shown: set[TableName] = field(default_factory=set)  # names of tables that were shown the last time
     _shown_parts: set[TableName] = field(default_factory=set)  # names of partitions that had a record the last time
@@ -134,7 +138,9 @@ class TableRecords:
         """
         recorded = self.destination.instantiations(self.config.topology, self.config.apply)
         ours = [each for each in recorded if each.source == self.config.source.site]
-        found = standings((*self.config.tables, *parts_of(self.config.tables, ours)), ours)
+        # The record may have a name already under which the loop's thread has not taken the table up.
+        tables, _ = with_recorded_names(self.config.tables, ours)
+        found = standings((*tables, *parts_of(tables, ours)), ours)
         for each in found:
             if each.is_finished or each.is_copied:  # another table's copy ended its wait
                 self.waits.pop(each.table.destination, None)
@@ -160,7 +166,32 @@ class TableRecords:
         if show:
             self._show_dropped(found)
             self._show_left(ours)
+            self._show_parked(found, ours)
         return found
+
+    def take_recorded_names(self) -> None:
+        """Take the tables as the destination calls them, before anything else reads them; for a driver that starts.
+
+        Raises:
+            DatabaseUnavailable: the destination does not answer.
+        """
+        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+        ours = [each for each in recorded if each.source == self.config.source.site]
+        named, self.parked = with_recorded_names(self.config.tables, ours)
+        for table in self.parked:
+            self.config.replicated.remove(table.identity)
+        self.config.replicated.put(*named)
+
+    def _show_parked(self, found: Sequence[Standing], recorded: Sequence[Instantiation]) -> None:
+        """Show the tables whose CREATE TABLE did not bring them back into the list, although it is applied."""
+        known = {each.identity for each in recorded} | {each.table.identity for each in found}
+        for table in self.parked:
+            if table.identity in known or table.as_of > self.applied_scn:
+                continue
+            name = table.destination
+            holder = next((each.table for each in found if each.table.destination == name), None)
+            problem = parked_problem(table, holder)
+            self.show(TableProgress(owner=name.owner, name=name.name, state="FAILED", problem=problem))
 
     def awaits_ddl(self, each: Standing) -> bool:
         """Return whether DDL decides about a table without a record: its CREATE TABLE may arrive, or its DROP did."""

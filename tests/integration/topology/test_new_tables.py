@@ -1,4 +1,4 @@
-"""New and dropped tables from one real server to another, in one process: the real hosts, and a driver on threads.
+"""New, renamed and dropped tables from one real server to another, in one process: the real hosts, and a driver on threads.
 
 Users create, fill, alter and drop tables at the source while capture, apply and `up` run, are killed, or begin anew. At the
 end both sides have the same tables with the same rows, each written once, and no table that DDL made was copied.
@@ -12,7 +12,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -33,7 +33,6 @@ from spark_apply.server import apply_server
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
-from tests.support.session.matrices import cases
 from tests.support.session.seeds import scaled, seeds
 from tests.support.ways.ddl_way import WAYS, DdlWay, await_copies, opened
 from tests.support.ways.one_way import ONE_WAY, WAIT_S, create_tables, load
@@ -252,41 +251,130 @@ def test_tagged_table_is_left_out_and_the_next_start_copies_it(way: Way) -> None
     assert way.records()["made"].row_count == 2
 
 
-def test_new_table_that_is_renamed_at_once_is_left_out_and_copied(way: Way) -> None:
+# --------------------------------------------------------------------------- RENAME
+
+
+REBUILD = (
+    "CREATE TABLE first_new (LIKE first INCLUDING ALL)",
+    "INSERT INTO first_new SELECT * FROM first",
+    "INSERT INTO first (id) VALUES (90010)",
+    "ALTER TABLE first RENAME TO first_old",
+    "ALTER TABLE first_new RENAME TO first",
+    "INSERT INTO first (id) VALUES (90011)",
+    "INSERT INTO first_old (id) VALUES (90012)",
+)
+SWAP = (
+    "ALTER TABLE first RENAME TO away",
+    "INSERT INTO away (id) VALUES (90021)",
+    "ALTER TABLE second RENAME TO first",
+    "INSERT INTO first (id) VALUES (90022), (90011)",
+    "ALTER TABLE away RENAME TO second",
+    "INSERT INTO second (id) VALUES (90023)",
+)
+
+
+def run(way: Way, statements: Sequence[str], *, is_at_once: bool) -> None:
+    with psycopg.connect(way.source_dsn, autocommit=not is_at_once) as user:
+        for statement in statements:
+            user.execute(statement.encode())
+
+
+def test_new_table_that_is_renamed_at_once_has_all_rows(way: Way) -> None:
     with psycopg.connect(way.source_dsn) as user:
         user.execute("CREATE TABLE early (id integer PRIMARY KEY); INSERT INTO early VALUES (1)")
         user.execute("ALTER TABLE early RENAME TO made; INSERT INTO made VALUES (2)")
-    said = way.paused_on("renamed in one transaction")
-    execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
     execute(way.source_dsn, "INSERT INTO made VALUES (3)")
-    end = Scn(end_of_log(way.source_dsn))
-    wait_for("the rest", lambda: way.driver.control.status().low_watermark_scn >= end, WAIT_S)
-    assert way.outcomes()[0] == "SKIPPED"
-    execute(way.destination_dsn, "CREATE TABLE made (id integer CONSTRAINT early_pkey PRIMARY KEY)")
-    way.kill_driver()
     way.assert_same()
-    assert way.records()["made"].row_count == 3
+    way.assert_nothing_was_copied()
+    assert set(way.outcomes()) == {"APPLIED"}
 
 
-@pytest.mark.parametrize("is_at_once", cases({"later": False, "at once": True}, core=["later"]))
-def test_new_table_of_a_renamed_tables_name_waits_for_a_restart(way: Way, is_at_once: bool) -> None:
-    """Else the later changes of the renamed table would be lost without a sign."""
-    execute(way.source_dsn, "INSERT INTO first SELECT g FROM generate_series(90001, 90005) g")
-    wait_for("them", lambda: digest(way.destination_dsn, "first") == digest(way.source_dsn, "first"), WAIT_S)
-    rename = "ALTER TABLE first RENAME TO old; ALTER INDEX first_pkey RENAME TO old_pkey"
-    create = "CREATE TABLE first (id integer PRIMARY KEY, w text); INSERT INTO first VALUES (1, 'new')"
-    execute(way.destination_dsn, rename)
-    with psycopg.connect(way.source_dsn, autocommit=not is_at_once) as user:
-        for statement in (*rename.split(";"), "INSERT INTO old VALUES (90006)", *create.split(";")):
-            user.execute(statement)
-    execute(way.source_dsn, "UPDATE old SET id = 90007 WHERE id = 90002; INSERT INTO old VALUES (90008)")
-    way.paused_on("calls the former one public.old now")
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("is_at_once", [False, True])
+@pytest.mark.parametrize(
+    "statements", [REBUILD, (*REBUILD, "DROP TABLE first_old"), SWAP], ids=["kept", "gone", "swap"]
+)
+def test_rows_follow_renamed_tables(way: Way, statements: Sequence[str], is_at_once: bool, restarts: bool) -> None:
+    execute(way.source_dsn, "CREATE TABLE second (id integer PRIMARY KEY, v text)")
+    way.settle()
+    if restarts:  # the next driver's source has the later names, while the RENAMEs are on their way
+        way._end("capture:capture_dbs1")
+    for number in range(20):
+        execute(way.source_dsn, f"UPDATE first SET v = v || 'x' WHERE id = {number}")
+        execute(way.source_dsn, f"INSERT INTO second VALUES ({number}, 's')")
+    run(way, statements, is_at_once=is_at_once)
+    if restarts:
+        way.kill_driver()
+        way._begin("capture:capture_dbs1")
+    way.assert_same()
+    assert set(way.outcomes()) == {"APPLIED"}
     way.kill_driver()
-    execute(way.source_dsn, "DELETE FROM old WHERE id = 90001")
+    execute(
+        way.source_dsn, "UPDATE first SET id = id + 1000000 WHERE id = 90011; INSERT INTO first (id) VALUES (99999)"
+    )
     way.assert_same()
-    assert {"first", "old", "log"} == set(way.records())
-    execute(way.source_dsn, "INSERT INTO old VALUES (90009); INSERT INTO first VALUES (2, 'newer')")
+    counts = {name: each.row_count for name, each in way.records().items()}
+    assert {each.state for each in way.records().values()} == {"DONE"}, counts
+
+
+def test_table_renamed_early_at_the_destination_is_passed_over(way: Way) -> None:
+    execute(way.source_dsn, "INSERT INTO first (id) VALUES (90001)")
+    way.settle()
+    execute(way.destination_dsn, "ALTER TABLE first RENAME TO old")
+    run(way, ["ALTER TABLE first RENAME TO old", "INSERT INTO old (id) VALUES (90002)"], is_at_once=False)
     way.assert_same()
+    assert way.outcomes() == ["PASSED OVER"]
+    assert "old" in way.records()
+
+
+def test_table_renamed_too_early_pauses_until_it_is_renamed_back_as_printed(way: Way) -> None:
+    """Rows under the former name are on their way."""
+    way.settle()
+    execute(way.destination_dsn, "ALTER TABLE first RENAME TO old")
+    run(way, ["INSERT INTO first (id) VALUES (90001)", "ALTER TABLE first RENAME TO old"], is_at_once=False)
+    said = way.paused_on("RENAME TO")
+    execute(way.destination_dsn, said[said.rindex("ALTER TABLE") :].partition(";")[0])
+    way.assert_same()
+    assert way.outcomes() == ["APPLIED"]
+
+
+def test_taken_name_pauses_until_it_is_free(way: Way) -> None:
+    execute(way.destination_dsn, "CREATE TABLE old (id integer)")
+    run(way, ["ALTER TABLE first RENAME TO old", "INSERT INTO old (id) VALUES (90002)"], is_at_once=True)
+    way.paused_on("drop or rename what has this name")
+    execute(way.destination_dsn, "DROP TABLE old")
+    way.assert_same()
+
+
+def test_rename_that_was_left_out_is_made_by_hand(way: Way) -> None:
+    execute(way.destination_dsn, "CREATE TABLE old (id integer)")
+    run(way, ["ALTER TABLE first RENAME TO old", "INSERT INTO old (id) VALUES (90002)"], is_at_once=False)
+    said = way.paused_on("INSERT INTO headrace.ddl_skip")
+    execute(way.destination_dsn, said[said.index("INSERT INTO headrace.ddl_skip") :].partition(";")[0])
+    way.paused_on("old")
+    execute(way.destination_dsn, "DROP TABLE old; ALTER TABLE first RENAME TO old")
+    way.kill_driver()
+    way.assert_same()
+    assert "old" in way.records()
+
+
+def test_schema_of_a_serial_table(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_tables(source_database, destination_database)
+    for dsn in (source_database, destination_database):
+        execute(dsn, "CREATE SCHEMA shop")
+    text = WITH_DDL.replace("[public]", "[public, shop]")
+    way = Way(tmp_path, source_database, destination_database, monkeypatch, text=text)
+    try:
+        await_copies(way)
+        execute(source_database, "CREATE TABLE made (id serial PRIMARY KEY, v text); INSERT INTO made (v) VALUES ('a')")
+        execute(source_database, "ALTER TABLE made SET SCHEMA shop; INSERT INTO shop.made (v) VALUES ('b')")
+        way.assert_same()
+        assert digest(destination_database, "shop.made") == digest(source_database, "shop.made")
+        assert set(way.outcomes()) == {"APPLIED"}
+    finally:
+        way.close()
 
 
 def test_table_that_becomes_a_partition_keeps_its_rows_coming(way: Way) -> None:
@@ -714,7 +802,8 @@ def tmp_file(way: Way) -> Path:
 class Users:
     """A user who creates, fills, alters and drops tables at random, one transaction after another."""
 
-    def __init__(self, dsn: str, rng: random.Random) -> None:
+    def __init__(self, dsn: str, rng: random.Random, *, renames: bool = False) -> None:
+        self._renames = renames
         self._dsn, self._rng, self._names, self._rows = dsn, rng, 0, 0
 
     def run(self, transactions: int) -> None:
@@ -739,6 +828,9 @@ class Users:
 
     def _change(self, user: psycopg.Connection) -> None:
         rng = self._rng
+        if self._renames and rng.random() < 0.15:
+            self._rename(user)
+            return
         there = [name for (name,) in user.execute(TABLES).fetchall() if name not in COPIED]
         self._names += 1
         self._rows += 1
@@ -764,12 +856,30 @@ class Users:
         else:
             user.execute(f"DELETE FROM {name} WHERE id % 5 = {self._rows % 5}".encode())
 
+    def _rename(self, user: psycopg.Connection) -> None:
+        """Rename a table, exchange two names, or rebuild a table under its name."""
+        rng, names = self._rng, [name for (name,) in user.execute(TABLES).fetchall() if name not in COPIED]
+        rng.shuffle(names)
+        self._names += 1
+        later, kind = f"r{self._names}", rng.random()
+        moves = [(name, later) for name in names[:1]]
+        if len(names) > 1 and kind < 0.4:
+            moves += [(names[1], names[0]), (later, names[1])]
+        for was, name in moves:
+            user.execute(f"ALTER TABLE {was} RENAME TO {name}".encode())
+            self._rows += 1
+            user.execute(f"INSERT INTO {name} (id, v) VALUES ({self._rows}, 'r')".encode())
+        if len(moves) == 1 and kind < 0.8:
+            user.execute(f"CREATE TABLE {names[0]} (LIKE {later})".encode())
+            user.execute(f"INSERT INTO {names[0]} SELECT * FROM {later}".encode())
+
 
 @pytest.mark.seeded
+@pytest.mark.parametrize("renames", [False, True])
 @pytest.mark.parametrize("seed", seeds("new_tables", test=2, soak=4))
-def test_random_tables_arrive_once_whatever_restarts(way: Way, seed: int) -> None:
+def test_random_tables_arrive_once_whatever_restarts(way: Way, seed: int, renames: bool) -> None:
     rng = random.Random(seed)
-    users = Users(way.source_dsn, rng)
+    users = Users(way.source_dsn, rng, renames=renames)
     with load(way.source_dsn):
         for _ in range(scaled(3, 8)):
             with in_background(lambda _: users.run(10)):

@@ -76,6 +76,7 @@ class World:
         self.states: list[tuple[str, str]] = []
         self.should_end = lambda: False
         self.may_empty = False  # the tables have other writers, too
+        self.takes_ddl = False
         self.broken: dict[str, Exception] = {}
         self.transformations: tuple[Transformation, ...] = ()
         self.opened: Callable[[int, DestinationSession], DestinationSession] = lambda server, session: session
@@ -111,6 +112,7 @@ class World:
                 transformations=self.transformations,
                 may_empty=self.may_empty,
                 as_of=as_of if table.is_made else FIRST_SCN,
+                takes_ddl=self.takes_ddl,
             )
             for table in captured
         )

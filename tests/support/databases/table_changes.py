@@ -32,6 +32,7 @@ __all__ = [
     "recorded_all",
     "recorded_at",
     "rename_column",
+    "renamed",
     "skip",
     "unique",
 ]
@@ -153,6 +154,24 @@ def dropped(harness: Harness, name: str = "v", *, number: int = NUMBER) -> DdlCh
     """Return the record of the DROP TABLE of a table that `created` made; arguments as there."""
     before = json.loads(created(harness, name, number=number).content)["after"]
     return ddl_change(before, None, tag="DROP TABLE", relation=number, version=_version(harness))
+
+
+def renamed(
+    harness: Harness, name: str, later: str, *, made_as: str = "v", number: int = NUMBER, **attributes: Any
+) -> DdlChange:
+    """Return the record of an ALTER TABLE ... RENAME of a table that `created` made.
+
+    Args:
+        harness: the database, whose version the record has.
+        name: of the table before it.
+        later: its name after it.
+        made_as: the name under which it was made, after which its key is named.
+        number: of the table at the source.
+        attributes: others of the record.
+    """
+    shape = json.loads(created(harness, made_as, number=number).content)["after"]
+    given = {"relation": number, "version": _version(harness), **attributes}
+    return ddl_change({**shape, "name": name}, {**shape, "name": later}, **given)
 
 
 def identity_of(number: int = NUMBER) -> str:

@@ -46,6 +46,7 @@ from topology.edits.changes import components_of
 from topology.file.reading import read_topology
 from topology.routing.combined import capture_of
 from topology.routing.downstream import redo_receivers
+from topology.routing.ways import ways_to
 from topology.spec import CaptureSpec, TopologySpec
 
 __all__ = ["CAPTURE", "DOWNSTREAM", "ONE_WAY", "WAIT_S", "OneWay", "create_tables", "load"]
@@ -216,6 +217,7 @@ class OneWay:
     def _driver(self) -> apply_driver.ApplyDriver:
         access = partial(DatabaseAccess, kind="postgres")
         (apply,) = self.spec.applies
+        ways = ways_to(self.spec, apply)
         captured = self._source.captured(self.spec.name)
         # Behind the question, as the apply process's actor: what is named is in the log below.
         as_of = self._source.write_marker(b"made") if any(table.is_made for table in captured) else FIRST_SCN
@@ -235,6 +237,7 @@ class OneWay:
                     may_empty=True,
                     object_numbers=tuple(int(number) for number in table.object_numbers),
                     as_of=as_of if table.is_made else FIRST_SCN,
+                    takes_ddl=any(way.carries_ddl(TableName.of(table)) for way in ways),
                 )
                 for table in captured
             ),

@@ -65,6 +65,16 @@ def test_table_waits_for_no_creation_over_a_way_without_ddl(monkeypatch: pytest.
     assert configured(monkeypatch, tmp_path, actors, ddl="") == {"new": FIRST_SCN}
 
 
+def test_record_decides_about_the_names_of_tables_with_ddl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for ddl in (", ddl: true", ""):
+        actors = Actors(table("old", 5, is_made=False))
+        spec = read(tmp_path, f"{SITES}replicate:\n  - {{schemas: [hr], from: dbs1, to: [dbs2]{ddl}}}\n")
+        monkeypatch.setattr("actors.hosting.runtime.actors_of", lambda _, found=actors: found)
+        monkeypatch.setattr("actors.hosting.runtime.own_host", lambda: "127.0.0.1")
+        (found,) = ApplyHost(spec, spec.applies[0].name, "label")._configuration().tables
+        assert found.takes_ddl is bool(ddl)
+
+
 def test_table_that_ddl_made_needs_no_controllers_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its rows are applied from the first on: skipped, they would be missing behind the next start."""
     actors = Actors(table("ahead", 5, is_made=False), table("new", 6, is_made=True))

@@ -22,6 +22,7 @@ __all__ = [
     "other_columns",
     "part_refusal",
     "refusal",
+    "rename_refusal",
 ]
 
 ATTRIBUTES: Mapping[str, Callable[[ColumnPart], object]] = {
@@ -50,7 +51,20 @@ def refusal(record: DdlRecord, here: Structure | None, version: int, rules: Cast
     return next(_reasons(record, here, version, rules), "")
 
 
-def _reasons(record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None) -> Iterator[str]:
+def rename_refusal(record: DdlRecord, here: Structure | None, version: int) -> str:
+    """Return why a table is not renamed at a destination, whatever else the change does; empty: it may be.
+
+    Args:
+        record: the change; it gives the table another name or schema.
+        here: the table at the destination, under its name of now; None: there is none.
+        version: major version of the destination.
+    """
+    return next(_reasons(record, here, version, None, may_rename=True), "")
+
+
+def _reasons(
+    record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None, *, may_rename: bool = False
+) -> Iterator[str]:
     before, after = record.before, record.after
     yield from _other_version(record, version)
     if after is None:
@@ -62,7 +76,7 @@ def _reasons(record: DdlRecord, here: Structure | None, version: int, rules: Cas
     if before is None:
         yield "the source did not publish the table when it was created: the next headrace up copies it"
         return
-    if (before.owner, before.name) != (after.owner, after.name):
+    if not may_rename and (before.owner, before.name) != (after.owner, after.name):
         yield "other names and schemas of tables are not replicated"
     for each in (before, after):
         yield from _unusual(each, "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headrace.base.errors import DataError
@@ -210,7 +212,7 @@ def test_stored_column_of_a_users_function_is_recorded_only(created: CreatedPair
     assert "may do anything" in outcome.reason
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "expression": ("ALTER TABLE hr.jobs ALTER n TYPE bigint USING n * 2", {}),
     "same type": ("ALTER TABLE hr.jobs ALTER n TYPE int USING n * 2", {}),
     "beside another column": ("ALTER TABLE hr.jobs ALTER n TYPE bigint, ALTER c TYPE text USING upper(c)", {}),

@@ -429,3 +429,38 @@ def test_label_of_a_transaction_with_ddl_is_finished_at_its_last_part(tmp_path):
     assert [label.commit_scn for batch in batches for label in batch.labels] == [0, 0, scn]
     (found,) = reader.take_labelled()
     assert (found.label.rows, found.rows_found) == (3, 3)
+
+
+# --------------------------------------------------------------------------- RENAME and the rules
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason", "leaves"),
+    [
+        (ALL, "", False),
+        (RuleSet(include=(Rule(owner="hr", name="t", ddl=True),)), "the rules do not take hr.u, its new name", True),
+        (
+            RuleSet(include=(Rule(owner="hr", name="t", ddl=True), Rule(owner="hr", name="u"))),
+            "the rules do not take the DDL of hr.u",
+            False,
+        ),
+    ],
+)
+def test_rename_out_of_the_rules_is_only_recorded(tmp_path: Path, rules: RuleSet, reason: str, leaves: bool) -> None:
+    source = new_source()
+    source.rename_table("hr.t", "u", ddl=True)
+    writer = write_redo(tmp_path, source)
+    (change,) = [batch.ddl for batch in mine(miner(tmp_path, rules=rules), writer) if batch.ddl is not None]
+    assert change.why_not_made.startswith(reason)
+    assert bool(change.why_not_made) is bool(reason)
+    assert change.leaves_rules is leaves
+    assert change.base_table == ("hr", "t")
+
+
+def test_rename_into_the_rules_is_not_mined(tmp_path: Path) -> None:
+    """The table has rows that were not in the log: the next `up` copies it."""
+    source = new_source()
+    source.rename_table("hr.t", "u", ddl=True)
+    writer = write_redo(tmp_path, source)
+    rules = RuleSet(include=(Rule(owner="hr", name="u", ddl=True),))
+    assert [batch for batch in mine(miner(tmp_path, rules=rules), writer) if batch.ddl is not None] == []

@@ -284,14 +284,14 @@ def test_table_is_replicated_when_its_record_is_there() -> None:
     record_here(world)
     fates = settling.fates([place])
     table = recorded_table(identity, NEW, 7)
-    settling.take_up(TableChanges(added=((table, fates.records[identity]),)))
+    settling.take_up(TableChanges(added=((table, fates.records[identity]),)), fates.records)
     assert config.tables[-1] == table
     assert [(each.name, each.state) for each in shown] == [("new", "DONE")]
     assert pending(copying) == []
-    settling.take_up(TableChanges(removed=(table,)))
+    settling.take_up(TableChanges(removed=(table,)), {})
     assert table not in config.tables
     assert [(each.name, each.state) for each in shown][1:] == [("new", "GONE")]
-    settling.take_up(TableChanges(removed=(table,)))
+    settling.take_up(TableChanges(removed=(table,)), {})
     assert len(shown) == 2
 
 

@@ -56,7 +56,7 @@ def worker(
     )
     assert config.takes_ddl == takes_ddl
     monkeypatch.setattr(index_jobs, "open_destination", lambda _: destination)
-    monkeypatch.setattr(index_jobs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("spark_apply.driver.index_jobs.time.monotonic", lambda: now[0])
     made = IndexJobs(config, EPOCH, lambda: destination.looks >= looks)
 
     def wait(pause: float) -> None:
@@ -87,7 +87,7 @@ def test_jobs_are_looked_for_while_one_runs(monkeypatch: pytest.MonkeyPatch) -> 
     def run(*_: object, should_end: Callable[[], bool]) -> None:
         assert not should_end()
         destination.jobs[2] = ["done"]
-        index_jobs.time.monotonic = lambda: 3.0  # type: ignore[assignment]
+        monkeypatch.setattr("spark_apply.driver.index_jobs.time.monotonic", lambda: 3.0)
         should_end()
         seen.extend(job.number for job in jobs.found)
 

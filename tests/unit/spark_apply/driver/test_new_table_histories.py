@@ -1,4 +1,4 @@
-"""Random histories of tables that are made, written and dropped, through restarts, copies and the error queue.
+"""Random histories of tables that are made, written, renamed and dropped, through restarts, copies and the error queue.
 
 Longer than 500 lines: the model of source and destination is one.
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,6 +29,7 @@ from headrace.lcr.table_name import TableName
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.rule import RuleSet
 from spark_apply.apply_config import TableToInstantiate
+from spark_apply.copy.records.renames_in_flight import with_recorded_names
 from spark_apply.copy.records.standing import standings, table_starts, unlisted
 from spark_apply.driver.reader import ApplyReader
 from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Piece, Run
@@ -41,6 +42,7 @@ from tests.support.values.lcr_batches import column_values, table_version, trans
 
 TOPOLOGY = "t"
 NAMES = ("a", "b")
+FREE = ("c", "d")  # names that only a RENAME gives
 Outcome = DdlOutcomeKind
 
 
@@ -54,19 +56,22 @@ def number_of(found: str) -> int:
 
 @dataclass(frozen=True)
 class Item:
-    """An LCR: CREATE, DROP or a row, of a table by name and number."""
+    """An LCR: CREATE, DROP, RENAME or a row, of a table by name and number."""
 
     kind: str
     name: str
     number: int
     order: int
     position: int
+    later: str = ""
 
     @property
     def change(self) -> DdlChange:
         shape = structure(column(1, "c0"), column(2, "c1"), owner="public", name=self.name)
         if self.kind == "drop":
             return ddl_change(shape, None, relation=self.number, tag="DROP TABLE")
+        if self.kind == "rename":
+            return ddl_change(shape, {**shape, "name": self.later}, relation=self.number)
         made = {"identities": {TOPOLOGY: identity(self.number)}, "why_not": "", "sequences": {}}
         return ddl_change(None, shape, relation=self.number, tag="CREATE TABLE", made=made)
 
@@ -75,7 +80,7 @@ class Item:
         return DdlPlace(source="dbs1", transaction_id=self.order + 1001, order_scn=self.order, position=self.position)
 
 
-def history(rng: random.Random, count: int) -> list[list[Item]]:
+def history(rng: random.Random, count: int, *, renames: bool = False) -> list[list[Item]]:
     """Return transactions; a name belongs to one table after another."""
     there: dict[str, int] = {}
     last, made = 99, []
@@ -83,8 +88,13 @@ def history(rng: random.Random, count: int) -> list[list[Item]]:
         items: list[Item] = []
         order = 10 * number + 15
         for position in range(rng.choice([1, 1, 2, 3, 5])):
-            name = rng.choice(NAMES)
-            if name not in there:
+            name = rng.choice([*NAMES, *(each for each in FREE if each in there)])
+            free = [each for each in (*NAMES, *FREE) if each not in there]
+            if renames and name in there and free and rng.random() < 0.4:
+                later = rng.choice(free)
+                there[later] = there.pop(name)
+                items.append(Item("rename", name, there[later], order, position, later))
+            elif name not in there:
                 last += 1
                 there[name] = last
                 items.append(Item("create", name, last, order, position))
@@ -197,14 +207,18 @@ class World:
     tables: dict[str, TableToInstantiate] = field(default_factory=dict)
     open_parts: list[LcrBatch] = field(default_factory=list)
     steps: int = 0
+    renames: bool = False
 
     def __post_init__(self) -> None:
         self.batches = batches_of(self.made, self.rng)
         self.end = int(self.batches[-1].through_scn)
         self.refused = {
-            item.number for items in self.made for item in items if item.kind == "create" and self.rng.random() < 0.2
+            item.number
+            for items in self.made
+            for item in items
+            if item.kind == "create" and not self.renames and self.rng.random() < 0.2
         }
-        self.fails = {items[0].order for items in self.made if self.rng.random() < 0.1}
+        self.fails = {items[0].order for items in self.made if not self.renames and self.rng.random() < 0.1}
         self.offered_scn = 0
         self.start_driver()
 
@@ -218,6 +232,8 @@ class World:
                 found[item.number] = item.name
             elif item.kind == "drop":
                 found.pop(item.number, None)
+            elif item.kind == "rename":
+                found[item.number] = item.later
         return found
 
     def now(self) -> int:
@@ -240,10 +256,16 @@ class World:
         known = {number: TableName("public", name) for number, name in self.there_at(now).items()}
         tables = [
             TableToInstantiate(
-                identity=identity(number), source=name, destination=name, object_numbers=(number,), as_of=Scn(now)
+                identity=identity(number),
+                source=name,
+                destination=name,
+                object_numbers=(number,),
+                as_of=Scn(now),
+                takes_ddl=True,
             )
             for number, name in known.items()
         ]
+        tables = list(with_recorded_names(tables, self.records.values())[0])
         self.tables = {table.identity: table for table in tables}
         starts = table_starts(standings(tables, self.records.values()))
         self.arriving = ArrivingTables(
@@ -288,9 +310,11 @@ class World:
             records=dict(self.records),
         )
 
-    def take_up(self, changes: TableChanges) -> None:
+    def take_up(self, changes: TableChanges, records: Mapping[str, Instantiation]) -> None:
         for table in changes.removed:
             self.tables.pop(table.identity, None)
+        for table, _ in changes.renamed:
+            self.tables[table.identity] = table
         for table, _ in changes.added:
             self.tables[table.identity] = table
 
@@ -306,7 +330,13 @@ class World:
         for other in [each for each in self.records.values() if each.name == name]:
             del self.records[other.identity]
         self.records[identity(number)] = Instantiation(
-            source="dbs1", identity=identity(number), owner="public", name=name, scn=Scn(scn), state=state
+            source="dbs1",
+            identity=identity(number),
+            owner="public",
+            name=name,
+            scn=Scn(scn),
+            state=state,
+            name_now=("public", name),
         )
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool) -> Outcome:
@@ -315,6 +345,13 @@ class World:
         found = next((each for each in self.records.values() if each.name == name), None)
         if change.why_not_made:
             return Outcome.NOT_APPLIED
+        later = change.name_after
+        if later is not None and later != change.base_table:
+            assert self.records[identity(number)].name == name
+            self.store.tables["public", later.name] = table = self.store.tables.pop(("public", name))
+            table.table = replace(table.table, name=later.name)
+            self.records[identity(number)] = replace(self.records[identity(number)], name=later.name, name_now=later)
+            return Outcome.APPLIED
         if change.drops:
             if found is not None and number_of(found.identity) == number:
                 if found.state == "DONE":
@@ -344,6 +381,7 @@ class World:
                 continue
             record = self.records.get(identity(number))
             assert record is not None, f"a row of {name} ({number}) at {key} comes to nobody"
+            assert record.name == name or not self.renames, f"a row of {name} comes to {record.name}"
             assert record.state == "DONE", f"a row of {name} ({number}) at {key} comes while it is copied"
             assert key // 10 >= record.scn, f"a row of {name} ({number}) at {key} is in the copy"
             self.rows[number, key] += 1
@@ -488,6 +526,10 @@ class World:
                 self.offered_scn = max(self.offered_scn, int(batch.through_scn))
                 self.reader.offer(batch, None)
 
+    def arriving_names(self) -> dict[int, TableName]:
+        """Return what the reader calls the tables that it applies."""
+        return {number: table.destination for number, table in self.arriving._by_number.items() if table is not None}
+
     def check(self) -> None:
         while self.errors:
             self.resolve_error()
@@ -502,6 +544,11 @@ class World:
             if record.state == "DONE":
                 self.assert_complete(number, below=1 << 40)
         assert all(count == 1 for count in self.rows.values())
+        if self.renames:
+            assert {number_of(each.identity): each.name for each in self.records.values()} == there
+            # A driver whose list is older than what the former one applied has dropped tables, too.
+            names = self.arriving_names()
+            assert {number: names[number].name for number in there} == there
         assert not {place for place in self.arriving.unsettled.places if place in self.outcomes}
 
 
@@ -512,5 +559,16 @@ class World:
 def test_random_histories_with_creations(seed: int, count: int) -> None:
     rng = random.Random(seed)
     world = World(rng, history(rng, count))
+    world.run()
+    world.check()
+
+
+@pytest.mark.seeded
+@settings(max_examples=scaled(100, 3000))
+@given(seed=st.integers(0, 2**32), count=st.integers(2, 14))
+def test_random_histories_with_renames(seed: int, count: int) -> None:
+    """No row comes under the name of another table, or to nobody."""
+    rng = random.Random(seed)
+    world = World(rng, history(rng, count, renames=True), renames=True)
     world.run()
     world.check()

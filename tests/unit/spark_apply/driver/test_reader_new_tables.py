@@ -2,163 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from headrace.base.errors import DatabaseUnavailable
-from headrace.databases.memory.store import destination_column
-from headrace.databases.ports import ApplyProgress, DdlOutcomeKind, DdlPlace, Instantiation
+from headrace.databases.ports import DdlOutcomeKind
 from headrace.lcr.batch import LcrBatch, Truncate
-from headrace.lcr.ddl import DdlChange
-from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
-from headrace.lcr.tags import Tag
 from headrace.rules.rule import Rule, RuleSet
-from spark_apply.apply_config import TableToInstantiate
-from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Piece, Run
-from spark_apply.tables.arriving import BEING_COPIED, ArrivingTables, TableStart
-from spark_apply.tables.unsettled import DdlFates, TableChanges
-from tests.support.apply.apply_reading import Reading, commits
-from tests.support.values.ddl_changes import column, ddl_batch, ddl_change, structure
-from tests.support.values.lcr_batches import insert_batch, table_version
-
-T, NEW, NEWER = 16384, 16390, 16391  # numbers: of public.t, and of tables made later
-TOPOLOGY = "t"
-APPLIED, NOT_APPLIED = DdlOutcomeKind.APPLIED, DdlOutcomeKind.NOT_APPLIED
-COLUMNS = (column(1, "c0"), column(2, "c1"))
-
-
-def identity(number: int) -> str:
-    return f"7.1.{number}.{number + 50_000}"
-
-
-def shape(name: str) -> dict[str, Any]:
-    return structure(*COLUMNS, owner="public", name=name)
-
-
-def creation(name: str, number: int, *, why_not: str = "") -> DdlChange:
-    made = {"identities": {} if why_not else {TOPOLOGY: identity(number)}, "why_not": why_not, "sequences": {}}
-    return ddl_change(None, shape(name), relation=number, tag="CREATE TABLE", made=made)
-
-
-def removal(name: str, number: int) -> DdlChange:
-    return ddl_change(shape(name), None, relation=number, tag="DROP TABLE")
-
-
-def alteration(name: str, number: int) -> DdlChange:
-    after = structure(*COLUMNS, column(3, "c2"), owner="public", name=name)
-    return ddl_change(shape(name), after, relation=number)
-
-
-def ddl(change: DdlChange, order: int, *, previous: int = 0, first: int = 0, last: bool = True) -> LcrBatch:
-    return ddl_batch(
-        change,
-        commit=order + 1,
-        previous=previous,
-        is_open=not last,
-        continues=first > 0,
-        first_position=first,
-    )
-
-
-def renaming(name: str, later: str, number: int) -> DdlChange:
-    return ddl_change(shape(name), shape(later), relation=number)
-
-
-def rows(
-    name: str, number: int, *orders: int, previous: int = 0, first: int = 0, last: bool = True, tag: Tag | None = None
-) -> LcrBatch:
-    """An INSERT in each transaction."""
-    commit = [order + 1 for order in orders]
-    batch = insert_batch(commit, previous=previous, continues=first > 0, first_position=first, is_open=not last)
-    if tag is not None:
-        batch.transactions.tag[:] = 0
-        batch = replace(batch, tags=(tag,))
-    return replace(batch, tables=(replace(table_version(name), object_number=number, root_number=number),))
-
-
-def place(order: int, position: int = 0) -> DdlPlace:
-    return DdlPlace(source="dbs1", transaction_id=order + 1001, order_scn=order, position=position)
-
-
-def listed(name: str, number: int, *, as_of: int = 0) -> TableToInstantiate:
-    known = TableName("public", name)
-    return TableToInstantiate(
-        identity=identity(number), source=known, destination=known, object_numbers=(number,), as_of=Scn(as_of)
-    )
-
-
-def record(name: str, number: int, scn: int, state: str = "DONE") -> Instantiation:
-    return Instantiation(source="dbs1", identity=identity(number), owner="public", name=name, scn=Scn(scn), state=state)
-
-
-class Destination:
-    """What the destination knows of DDL, and what the apply process makes of it."""
-
-    def __init__(self) -> None:
-        self.outcomes: dict[DdlPlace, DdlOutcomeKind] = {}
-        self.records: dict[str, Instantiation] = {}
-        self.added: list[str] = []
-        self.removed: list[str] = []
-        self.is_down = False
-
-    def fates(self, places: Collection[DdlPlace]) -> DdlFates:
-        if self.is_down:
-            raise DatabaseUnavailable("no answer")
-        known = {place: kind for place, kind in self.outcomes.items() if place in places}
-        return DdlFates(outcomes=known, records=dict(self.records))
-
-    def take_up(self, changes: TableChanges) -> None:
-        self.removed += [table.identity for table in changes.removed]
-        self.added += [table.identity for table, _ in changes.added]
-
-
-class Applying(Reading):
-    """A reader whose pieces this test applies; public.t is in its list, and what `awaited` names has no record."""
-
-    def __init__(self, *, awaited: Sequence[TableToInstantiate] = (), **fields: Any) -> None:
-        tables = (listed("t", T), *awaited)
-        starts = {("public", "t"): TableStart(scn=Scn(0))}
-        starts |= {(*each.destination,): TableStart(scn=None, is_awaited=True) for each in awaited}
-        self.tables = ArrivingTables(starts, tables, lambda _: "", apply="to_b", topology=TOPOLOGY)
-        super().__init__(tables=self.tables, **fields)
-        self.there = Destination()
-        self.reader._settling = self.there  # type: ignore[assignment]
-
-    def make(self, name: str, number: int, order: int, position: int = 0, state: str = "DONE") -> None:
-        """What an apply server does in order, or from the error queue."""
-        self.store.create_table(
-            "public",
-            name,
-            [destination_column(f"c{k}", "pg_catalog.int4", equality="integer") for k in range(2)],
-            key=["c0"],
-        )
-        self.there.outcomes[place(order, position)] = APPLIED
-        self.there.records[identity(number)] = record(name, number, order if state == "DONE" else 1, state)
-
-    def drop(self, name: str, number: int, order: int, position: int = 0) -> None:
-        self.store.drop_table("public", name)
-        self.there.outcomes[place(order, position)] = APPLIED
-        self.there.records.pop(identity(number), None)
-
-    def restart(self, low: int, ahead: int = 0, above: tuple[Any, ...] = ()) -> None:
-        progress = ApplyProgress(epoch=1, low_watermark=Scn(low), above=above, ahead_scn=Scn(ahead))
-        self.reader.restart(progress)
-
-
-def made(pieces: list[Piece]) -> list[tuple[int, bool, int]]:
-    """Return (order SCN, whether a DDL LCR, LCRs) of each part, and of each transaction of a run that has rows."""
-    found = []
-    for piece in pieces:
-        if isinstance(piece, LargePart):
-            found.append((int(piece.order_scn), piece.batch.ddl is not None, piece.batch.row_count))
-        elif isinstance(piece, Run):
-            found += [(commit - 1, False, 1) for commit in commits([piece])]
-    return found
-
+from spark_apply.driver.reading.pieces import LargeDropped, LargePart
+from spark_apply.tables.arriving import BEING_COPIED
+from tests.support.apply.ddl_reading import (
+    APPLIED,
+    NEW,
+    NEWER,
+    NOT_APPLIED,
+    Applying,
+    T,
+    alteration,
+    creation,
+    ddl,
+    identity,
+    listed,
+    made,
+    place,
+    record,
+    removal,
+    renaming,
+    rows,
+)
 
 # --------------------------------------------------------------------------- a table that is made
 
@@ -325,13 +198,10 @@ def test_dropped_table_leaves_when_its_drop_is_applied() -> None:
     assert reading.there.removed == [identity(T)]
 
 
-@pytest.mark.parametrize("is_at_once", [False, True])
-def test_new_table_of_a_renamed_tables_name_waits_for_a_restart(is_at_once: bool) -> None:
+def test_new_table_of_a_renamed_tables_name_waits_for_a_restart() -> None:
     """The old table is replicated on: with its name gone to the new one, its later changes would be a stranger's."""
     reading = Applying()
-    rename, create = renaming("t", "t_old", T), creation("t", NEW)
-    at_once = (ddl(rename, 15, last=False), ddl(create, 15, first=1))
-    found = reading.read(*(at_once if is_at_once else (ddl(rename, 15), ddl(create, 20, previous=16))))
+    found = reading.read(ddl(renaming("t", "t_old", T), 15), ddl(creation("t", NEW), 20, previous=16))
     assert made(found) == [(15, True, 1)]
     reading.there.outcomes[place(15)] = NOT_APPLIED
     reading.reader.retry_unfit()

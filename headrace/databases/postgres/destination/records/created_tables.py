@@ -26,8 +26,11 @@ __all__ = [
     "SharedSequence",
     "creation_place",
     "forget",
+    "is_being_copied",
     "numbered_records",
     "record_created",
+    "record_left",
+    "record_renamed",
     "recorded_states",
     "records_of",
     "referring_keys",
@@ -58,6 +61,14 @@ VALUES (%(topology)s, %(apply)s, %(source)s, %(identity)s, %(owner)s, %(name)s, 
 ON CONFLICT (topology, apply, source, identity) DO UPDATE SET owner = excluded.owner, name = excluded.name, scn = excluded.scn,
     state = excluded.state, row_count = excluded.row_count, digest = excluded.digest, problem = excluded.problem,
     changed_at = excluded.changed_at, relation = excluded.relation, recorded_in = excluded.recorded_in"""
+# The new name's earlier records go as in `_REPLACE`. The table, and its OID, stay.
+_RENAME = """UPDATE headrace.instantiation SET owner = %(owner)s, name = %(name)s, changed_at = pg_catalog.clock_timestamp()
+WHERE topology = %(topology)s AND apply = %(apply)s AND source = %(source)s AND identity = %(identity)s"""
+_LEAVE = """UPDATE headrace.instantiation SET state = 'LEFT', changed_at = pg_catalog.clock_timestamp()
+WHERE topology = %s AND apply = %s AND source = %s AND identity = %s"""
+# With an SCN of 1, the copy is still to begin: of a table that DDL made in an error transaction.
+_IS_COPIED = """SELECT state IN ('COPYING', 'COMPARING') AND scn > 1 FROM headrace.instantiation
+WHERE topology = %s AND apply = %s AND source = %s AND identity = %s"""
 _FORGET = tuple(
     f"DELETE FROM headrace.{table} WHERE topology = %s AND apply = %s AND source = %s AND identity = %s"
     for table in ("instantiation", "row_mark")
@@ -225,6 +236,40 @@ def record_created(
     }
     for statement in (_REPLACE, _RECORD):
         connection.execute(statement.encode(), values)
+
+
+def record_renamed(connection: psycopg.Connection[Any], record: RecordOf, name: TableName) -> None:
+    """Record a table under its new name, and delete the records of earlier tables of that name.
+
+    Args:
+        connection: as for `records_of`.
+        record: the table's record.
+        name: that the table has now.
+    """
+    values = {**record._asdict(), "owner": name.owner, "name": name.name, "relation": qualified(*name)}
+    for statement in (_REPLACE, _RENAME):
+        connection.execute(statement.encode(), values)
+
+
+def record_left(connection: psycopg.Connection[Any], record: RecordOf) -> None:
+    """Record that changes of a table do not arrive any more: if it comes back, it is copied again.
+
+    Args:
+        connection: as for `records_of`.
+        record: the table's record.
+    """
+    connection.execute(_LEAVE.encode(), record)
+
+
+def is_being_copied(connection: psycopg.Connection[Any], record: RecordOf) -> bool:
+    """Return whether a copy of a table has begun and is not finished.
+
+    Args:
+        connection: as for `records_of`.
+        record: the table's record.
+    """
+    row = connection.execute(_IS_COPIED.encode(), record).fetchone()
+    return row is not None and bool(row[0])
 
 
 def forget(connection: psycopg.Connection[Any], record: RecordOf) -> None:

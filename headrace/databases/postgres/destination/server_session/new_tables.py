@@ -125,6 +125,8 @@ class NewTables:
     ) -> None:
         self._identity, self._transaction, self._tables, self._as_owner = identity, transaction, tables, as_owner
         self._referenced = referenced
+        # Of tables that their own transaction has renamed: the name under which each was made, by order SCN and number.
+        self._made_as: dict[tuple[int, int], TableName] = {}
 
     # ------------------------------------------------------------------ creating
 
@@ -190,15 +192,7 @@ class NewTables:
     def _make(self, plan: PlannedCreation, table: TableName) -> tuple[str, ...]:
         """Create the table and prove it; return the statements."""
         wanted = plan.structure
-        with self._transaction.own_statements("asking for rights"):
-            row = self._transaction.connection.execute(_LACKING, (wanted.role, table.owner)).fetchone()
-        if row is None:
-            schema = quote(table.owner)
-            raise DataError(f"there is no schema {schema} here", hint=f"CREATE SCHEMA {schema}", table=str(table))
-        if row[0]:
-            grant = f"GRANT {', '.join(row[0])} ON SCHEMA {quote(table.owner)} TO {quote(wanted.role)}"
-            message = f"{wanted.role}, who is to own it here, lacks {' and '.join(row[0])} on its schema"
-            raise DataError(message, hint=grant, table=str(table))
+        self.require_schema(table, wanted.role)
         self._referenced.require_rights(wanted.role, plan.new_keys)
         # Also when it fails: descriptions from behind it are no use when it is undone.
         self._tables.changed()
@@ -210,6 +204,26 @@ class NewTables:
                     error.message, hint="drop or rename what has this name here", **error.context
                 ) from error
             raise
+
+    def require_schema(self, table: TableName, role: str) -> None:
+        """Check that a table can get its name.
+
+        Args:
+            table: the name.
+            role: the one that owns it.
+
+        Raises:
+            DataError: there is no such schema, or the role may not create tables there.
+        """
+        schema = quote(table.owner)
+        with self._transaction.own_statements("asking for rights"):
+            row = self._transaction.connection.execute(_LACKING, (role, table.owner)).fetchone()
+        if row is None:
+            raise DataError(f"there is no schema {schema} here", hint=f"CREATE SCHEMA {schema}", table=str(table))
+        if row[0]:
+            grant = f"GRANT {', '.join(row[0])} ON SCHEMA {schema} TO {quote(role)}"
+            message = f"{role}, who is to own it here, lacks {' and '.join(row[0])} on its schema"
+            raise DataError(message, hint=grant, table=str(table))
 
     def _run_all(self, plan: PlannedCreation, table: TableName) -> tuple[str, ...]:
         run_ddl(self._transaction, plan.statements)
@@ -355,9 +369,20 @@ class NewTables:
         """
         if record.before is None:
             return None
+        was = self._made_as.get((place.order_scn, record.relation), TableName.of(record.before))
         with self._transaction.own_statements("asking where a table was made"):
-            connection = self._transaction.connection
-            return creation_place(connection, self._identity, TableName.of(record.before), record.relation, place)
+            return creation_place(self._transaction.connection, self._identity, was, record.relation, place)
+
+    def renamed(self, record: DdlRecord, place: DdlPlace) -> None:
+        """Note that a table was renamed, for `made_at`.
+
+        Args:
+            record: what the source recorded; it renames the table.
+            place: of the change in the source's log.
+        """
+        assert record.before is not None
+        self._made_as = {key: name for key, name in self._made_as.items() if key[0] == place.order_scn}
+        self._made_as.setdefault((place.order_scn, record.relation), TableName.of(record.before))
 
     # ------------------------------------------------------------------ trust
 
@@ -401,6 +426,16 @@ class NewTables:
     def _records(self, table: TableName) -> tuple[RecordOf, ...]:
         with self._transaction.own_statements("asking who has recorded a table"):
             return records_of(self._transaction.connection, table)
+
+    def others_of(self, table: TableName, own: RecordOf) -> str:
+        """Name who else has rows in a table, apart from an apply process's record of it; empty: nobody.
+
+        Args:
+            table: its name.
+            own: the record.
+        """
+        others = [str(each) for each in self._records(table) if each != own]
+        return ", ".join(dict.fromkeys(others)) or self._others(table)
 
     def _others(self, table: TableName) -> str:
         """Name other apply processes that have copied a table, or a table that it is a part of."""

@@ -6,7 +6,8 @@ Job
 
 Main path
     change -> the operator's skip -> plan_changes -> deferred checks of rows -> as the table's owner: statements, proof ->
-    record_ddl. New and dropped tables: `new_tables`. CREATE INDEX CONCURRENTLY: `scheduled_indexes`.
+    record_ddl. New and dropped tables: `new_tables`; renamed ones: `renamed_tables`. CREATE INDEX CONCURRENTLY:
+    `scheduled_indexes`.
 
 Errors
     What refuses the change itself is a `DataError` with `DDL_REFUSED` in its context: its hint has the ways out. A lock,
@@ -25,12 +26,14 @@ from headrace.databases.ports import DDL_REFUSED, DdlOutcome, DdlOutcomeKind
 from headrace.databases.postgres.connection import qualified
 from headrace.databases.postgres.ddl.planning import Planned, check_result, other_values, plan_changes
 from headrace.databases.postgres.ddl.refusals import other_columns
+from headrace.databases.postgres.ddl.renaming import renames
 from headrace.databases.postgres.ddl.structure_query import read_cast_rules, read_kept_values
 from headrace.databases.postgres.destination.owner_rights import acting_fix
 from headrace.databases.postgres.destination.records.ddl_history import record_ddl, skip_statement, take_skip
 from headrace.databases.postgres.destination.records.rewritten_files import take_over_file
 from headrace.databases.postgres.destination.server_session.new_tables import NewTables, run_ddl
 from headrace.databases.postgres.destination.server_session.referenced_tables import ReferencedTables
+from headrace.databases.postgres.destination.server_session.renamed_tables import RenamedTables
 from headrace.databases.postgres.destination.server_session.scheduled_indexes import ScheduledIndexes
 from headrace.databases.postgres.destination.server_session.users_sql import ALL_NOW
 from headrace.databases.postgres.destination.writing.write_errors import is_of_the_transaction, raise_refused_at_end
@@ -56,7 +59,6 @@ _LOCK_TIMEOUT = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'lock_t
 _SET_LOCK_TIMEOUT = "SELECT pg_catalog.set_config('lock_timeout', %s, true)"
 _OWNING_ROLE = "SELECT rolsuper, pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = %s"
 _WAYS_OUT = "repair the cause, or make the same change here by hand"
-_RENAMED = "it is made and renamed in one transaction, and RENAME is not replicated"
 _CHANGED = "it is made and changed in one transaction, and rows behind the change do not fit the table here"
 _REWRITES = "it would write this table's rows anew, which it did not do at the source"
 
@@ -90,12 +92,15 @@ class TableChanges:
         self._referenced = ReferencedTables(identity, transaction)
         self._new_tables = NewTables(identity, transaction, tables, self._as_owner, self._referenced)
         self._indexes = ScheduledIndexes(identity, transaction)
+        self._renamed_tables = RenamedTables(identity, transaction, tables, self._new_tables, self._as_owner)
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
         """Change a table and record the outcome, as `DestinationSession.change_table` says."""
         identity, connection = self._identity, self._transaction.connection
         with self._transaction.own_statements("reading which DDL to skip"):
             is_skipped = take_skip(connection, identity.topology, identity.apply, place)
+        if change.leaves_rules:
+            self._renamed_tables.leave(change.object_number, place)
         outcome = (
             DdlOutcome(kind=DdlOutcomeKind.SKIPPED, reason="headrace.ddl_skip named it")
             if is_skipped
@@ -115,7 +120,20 @@ class TableChanges:
             self._indexes.follow(record, place, is_in_order=is_in_order)
         if record.after is None:
             return self._drop(change, record, place)
+        if renames(record):
+            return self._rename(change, record, place)
         return self._alter(change, record, place, is_in_order=is_in_order)
+
+    def _rename(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+        with self._refusing(change, place):
+            found = self._renamed_tables.renaming(record, place)
+        if isinstance(found, DdlOutcome):
+            return found
+        self._check_rows(change, place)
+        with self._refusing(change, place):
+            outcome = self._renamed_tables.rename(found)
+        self._new_tables.renamed(record, place)
+        return outcome
 
     def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         with self._refusing(change, place):
@@ -130,8 +148,6 @@ class TableChanges:
         made_at = self._new_tables.made_at(record, place)
         if made_at is None:
             return self._carry(change, record, place, is_in_order=is_in_order)
-        if record.before is not None and record.after is not None and TableName.of(record.after) != change.base_table:
-            raise self._changed_at_once(change, made_at, _RENAMED)
         outcome = self._carry(change, record, place, is_in_order=is_in_order)
         if others := other_columns(record, self._new_tables.structure(change.base_table)):
             why = outcome.reason or "columns were there already"
