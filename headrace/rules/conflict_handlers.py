@@ -50,7 +50,12 @@ __all__ = [
 
 METHODS = ("maximum", "minimum", "overwrite", "discard", "site_priority", "delta", "latest_timestamp")
 BY_COLUMN = frozenset({"maximum", "minimum"})
-"""Methods that need a resolution column."""
+"""Methods that compare the values of a resolution column by the order of its type.
+
+So the file must name the column (`ConflictHandlerModel`); the database is asked for the order, and an equal or NULL
+value decides nothing (`spark_apply.sets.decisions`); `check` refuses a type without an order and warns of a collation
+(`headrace.databases.conflict_lists`); the LCR must have the whole column list, also where the row wins.
+"""
 
 METHODS_OF_KIND: dict[str, tuple[str, ...]] = {
     "update_differs": METHODS,
@@ -112,7 +117,8 @@ class ConflictHandler:
         method: one of `METHODS`.
         kind: kind of the conflict.
         columns: the column list, only of update_differs; empty: every column outside the key.
-        resolution_column: column whose values decide; only for `BY_COLUMN`.
+        resolution_column: column whose values decide, for `BY_COLUMN`. Other methods of update_differs accept it,
+            except latest_timestamp, and it decides nothing.
         priority: sites, the winner first; for site_priority, and for ties of latest_timestamp.
     """
 

@@ -221,7 +221,8 @@ def _update_differs(
         verdicts.append(verdict)
         for place in listed:
             values.pop(place, None)
-        # The manual requires the whole list for maximum and minimum whoever wins, so that all sites decide alike.
+        # The manual requires the whole list for maximum and minimum whoever wins: whether an LCR is an error must not
+        # depend on a site's row. This holds for every method that compares values.
         whole = _whole_list(met, handler) if verdict is _Verdict.LCR or handler.method in BY_COLUMN else ()
         if verdict is _Verdict.LCR:
             values |= {place: met.row.new[place] for place in whole}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.lcr.batch import OldImage
-from headrace.rules.conflict_handlers import HistoryBounds, UncomparedColumns
+from headrace.rules.conflict_handlers import METHODS_OF_KIND, HistoryBounds, UncomparedColumns
 from spark_apply.sets.collapse import plan_sets
 from tests.support.histories.conflicts import Conflicts, Lcr, batch_of, handler
 
@@ -20,6 +20,8 @@ from tests.support.histories.conflicts import Conflicts, Lcr, batch_of, handler
 WAS = (1, "a", "b", 10, 100, "u")
 HERE = (1, "here", "b", 15, 100, "u")
 ALL = ("a", "b", "t", "n", "u")
+# Methods of update_differs that do not need the whole column list; each has tests of its own.
+PARTIAL = ("discard", "site_priority", "delta", "latest_timestamp")
 
 
 def changed(row, **values):
@@ -225,7 +227,7 @@ def test_a_list_of_several_that_cannot_be_decided_leaves_all_of_them(harness, se
 
 
 @pytest.mark.parametrize("time", [12, 20])  # below and above the row's value: the winner would not matter
-@pytest.mark.parametrize("method", ["overwrite", "maximum", "minimum"])
+@pytest.mark.parametrize("method", [each for each in METHODS_OF_KIND["update_differs"] if each not in PARTIAL])
 def test_an_lcr_that_lacks_a_column_of_the_list_resolves_nothing(harness, session, method, time):
     there = Conflicts(harness, session, handler(method, *ALL, by="t"), rows=[HERE])
     failure = there.apply(Lcr(old=WAS, new=changed(WAS, a="lcr", t=time), carried=(0, 1, 3, 4, 5)))

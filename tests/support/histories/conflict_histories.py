@@ -15,7 +15,13 @@ import numpy as np
 
 from headrace.databases.ports import ConflictRecord, DestinationTable
 from headrace.lcr.batch import LcrBatch, OldImage, TableVersion
-from headrace.rules.conflict_handlers import METHODS_OF_KIND, ConflictHandler, ConflictRules, UncomparedColumns
+from headrace.rules.conflict_handlers import (
+    BY_COLUMN,
+    METHODS_OF_KIND,
+    ConflictHandler,
+    ConflictRules,
+    UncomparedColumns,
+)
 from spark_apply.dependencies.hashes import hash_batch
 from spark_apply.dependencies.holds import ErrorHolds
 from spark_apply.handlers.final_rows import apply_final
@@ -29,6 +35,8 @@ from tests.support.values.writes import version_of
 
 SITE = "b"
 NUMBERS = (3, 4)  # positions of the number columns outside the key
+_SUITED = {"delta": ("t", "n")}
+"""Columns that suit a method: those that it adds to, or that decide; a method that is not here takes any column."""
 CHANGED_US, STEP_US = 1_700_000_000_000_000, 1000  # time of the destination's last changes
 
 
@@ -208,12 +216,12 @@ def _random_rules(rng: random.Random) -> ConflictRules:
         for listed in lists:
             if rng.random() < 0.05:
                 continue
-            methods = ["maximum", "minimum", "overwrite", "discard", "site_priority"]
-            numbers = [column for column in listed if column in "tn"]
+            numbers = _suited("delta", listed)
+            others = [m for m in METHODS_OF_KIND[kind] if m not in ("delta", "latest_timestamp") and _suited(m, listed)]
             if numbers and rng.random() < 0.3:
                 found.append(handler("delta", *numbers))
                 continue
-            found.append(_handler(rng, kind, rng.choice(methods), listed))
+            found.append(_handler(rng, kind, rng.choice(others), listed))
     uncompared: tuple[UncomparedColumns, ...] = ()
     if rng.random() < 0.2:
         uncompared = (
@@ -227,8 +235,12 @@ def _random_rules(rng: random.Random) -> ConflictRules:
     return ConflictRules(handlers=tuple(found), uncompared=uncompared, compare_key_only=rng.random() < 0.07)
 
 
+def _suited(method: str, columns: Sequence[str]) -> list[str]:
+    return [column for column in columns if column in _SUITED.get(method, columns)]
+
+
 def _handler(rng: random.Random, kind: str, method: str, listed: Sequence[str] = ()) -> ConflictHandler:
-    by = rng.choice(listed or ["a", "t", "n"]) if method in ("maximum", "minimum") else ""
+    by = rng.choice(_suited(method, listed or ("a", "t", "n"))) if method in BY_COLUMN else ""
     priority = rng.choice([(SOURCE, SITE), (SITE, SOURCE)]) if method == "site_priority" else ()
     return handler(method, *listed, by=by, on=kind, priority=priority)
 

@@ -173,6 +173,7 @@ TYPES = [
     ("float8", "'NaN'::float8", "'Infinity'::float8"),
     ("timestamp", "'infinity'::timestamp", "'9999-12-31'::timestamp"),
     ("char(4)", "'b'::char(4)", "'a'::char(4)"),
+    ("name", "'b'::name", "'a'::name"),
     ('text COLLATE "C"', "'a'::text", "'B'::text"),
     ("bytea", "'\\x0000'::bytea", "'\\x00'::bytea"),
     ("bool", "true", "false"),
@@ -211,11 +212,11 @@ def test_order_of_texts_under_language_rules_is_one_of_several(site: Site) -> No
     site.user.execute("CREATE COLLATION own (provider = libc, locale = 'C'); CREATE DOMAIN words AS text COLLATE own")
     site.user.execute(
         'CREATE TABLE t (id int PRIMARY KEY, a text COLLATE own, b words, c text COLLATE "C", d text COLLATE pg_c_utf8,'
-        " e timestamptz, f numeric)"
+        " e timestamptz, f numeric, g varchar(9) COLLATE own, h char(4) COLLATE own, i name, j name COLLATE own)"
     )
     table = site.session.describe("public", "t")
     assert table is not None
-    assert [column.name for column in table.columns if not column.has_one_order] == ["a", "b"]
+    assert [column.name for column in table.columns if not column.has_one_order] == ["a", "b", "g", "h", "j"]
 
 
 SUMS = [  # type, new, old, present value, result

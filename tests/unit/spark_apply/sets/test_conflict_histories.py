@@ -12,6 +12,7 @@ import pytest
 
 from headrace.databases.memory.destination import MemoryDestination
 from headrace.databases.memory.store import MemoryStore, destination_column
+from headrace.rules.conflict_handlers import METHODS_OF_KIND
 from tests.support.histories.conflict_histories import (
     CHANGED_US,
     SITE,
@@ -26,6 +27,7 @@ from tests.support.histories.conflicts import COLUMNS, raw, shown
 from tests.support.session.seeds import seeds
 
 HISTORIES, MORE = 15, 600  # of each kind: a few seconds in `make test`
+SEARCHED = 300  # seeds; a third of them is enough today
 
 
 def place_of(history: History) -> tuple[MemoryStore, MemoryDestination]:
@@ -72,3 +74,19 @@ def test_change_with_missing_columns_gets_none_from_a_losing_change() -> None:
     assert expected.errors[0] == (1130, "update_missing", False)
     assert found.errors == expected.errors
     assert [shown(row) for row in grouped.rows("public", "c")] == [shown(row) for row in alone.rows("public", "c")]
+
+
+def test_histories_have_conflicts_that_each_method_resolves() -> None:
+    """Else they prove nothing about it: a method that suits none of their columns and values gives up everywhere."""
+    unseen = {(kind, method) for kind, methods in METHODS_OF_KIND.items() for method in methods}
+    for seed in range(SEARCHED):
+        for made in (random_history, random_timed_history):
+            history = made(seed)
+            _, destination = place_of(history)
+            for met in one_by_one(destination, "t", described(destination, history), history).met:
+                kind, handlers = met[3:5]
+                if "the row is the same" not in handlers:  # no method is asked
+                    unseen -= {(kind, each.partition("(")[0]) for each in handlers.split(", ")}
+        if not unseen:
+            return
+    raise AssertionError(f"no history of {SEARCHED} has a conflict that these resolve: {sorted(unseen)}")
