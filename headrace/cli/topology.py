@@ -216,7 +216,7 @@ def _check_lost(spec: TopologySpec, lost: Sequence[str]) -> None:
         if name not in lost and not site.database.dsn:
             raise ConfigError(
                 f"the connection string of site {name} has no value",
-                hint=f"`headrace check {spec.file}` names what is missing",
+                hint="`headrace check FILE` names what is missing",
             )
 
 

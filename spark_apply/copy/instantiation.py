@@ -12,6 +12,8 @@ Main path
     table. Every later table is copied alongside (`run_beside`): the others are applied meanwhile, and it joins them
     when its copy is finished.
 
+Longer than 500 lines: it is one loop over the states below, and each step has to know all of them.
+
 States (of a table; recorded at the destination)
     PENDING    not begun. Not recorded, or recorded by an earlier version; or DDL made the table, and its CREATE TABLE
                may still arrive (`spark_apply.apply_config.TableToInstantiate.as_of`).

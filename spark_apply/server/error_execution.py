@@ -36,6 +36,8 @@ from spark_apply.tables.arriving import OLDER_THAN_COPY
 from spark_apply.tables.copied import beyond_copies, keys_of, moved_before, taken_over, truncated_before, without_tables
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headrace.databases.ports import TakenErrors
     from headrace.lcr.ddl import DdlChange
     from spark_apply.handlers.running import Handling
@@ -224,11 +226,7 @@ class ExecuteWork(Work):
             batch = without_tables(batch, self._skipped)
             touched |= _keys_of(whole)
             left_out += whole.row_count - batch.row_count
-            if table := truncated_before(batch, copied):
-                return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
-            if not ddl and (table := taken_over(batch, copied)):
-                return Failure(position=-1, conflict_type="", sqlstate="", message=_TAKEN_OVER.format(table=table))
-            failure = self._apply(batch, resolution)
+            failure = _older_than_copies(batch, copied, is_behind_ddl=bool(ddl)) or self._apply(batch, resolution)
             if failure is not None:
                 return failure
             self._write_history(resolution)  # part by part: a transaction of any size can conflict in all its rows
@@ -337,3 +335,14 @@ def _keys_of(batch: LcrBatch) -> set[tuple[str, str]]:
     if batch.ddl is not None:
         found |= {(batch.ddl.base_table_owner, batch.ddl.base_table_name), ("", str(int(batch.ddl.object_number)))}
     return found
+
+
+def _older_than_copies(
+    batch: LcrBatch, copied: Mapping[tuple[str, str], int], *, is_behind_ddl: bool
+) -> Failure | None:
+    """Return why rows must not be written to the tables that have their names now; None: they may."""
+    if table := truncated_before(batch, copied):
+        return Failure(position=-1, conflict_type="", sqlstate="", message=_PART_COPIED.format(table=table))
+    if not is_behind_ddl and (table := taken_over(batch, copied)):
+        return Failure(position=-1, conflict_type="", sqlstate="", message=_TAKEN_OVER.format(table=table))
+    return None

@@ -290,8 +290,8 @@ def another_table(
         if (rows := _elsewhere(found, record, name)) is None:
             return ""  # it was made anew here (`Standing.is_remade`)
         return (
-            f"the rows of {name} are in {rows} here, and the destination has another table of that name: give that other"
-            f" table another name, then {rename_statement(rows, name)}: the RENAME of the source arrives later"
+            f"the destination has its rows in {rows}, and another table has its name: give that other one another name,"
+            f" then {rename_statement(rows, name)}: the RENAME of the source arrives later"
         )
     return occupied(record, name)
 

@@ -108,6 +108,7 @@ EXCEPTIONS = {
     "actors/site/source_redo:forget_earlier": "a folder below the site's, behind nothing that is run",
     "headrace/databases/dependency_columns:dependency_column_findings": _PROSE,
     "headrace/databases/memory/destination:how_to_empty": "the database in memory runs no SQL",
+    "headrace/databases/memory/source:rename_table": "the database in memory runs no SQL",
     "headrace/databases/memory/store:missing_alter": "the database in memory runs no SQL",
     "headrace/databases/memory/table_form:_rename": "the database in memory runs no SQL",
     "headrace/databases/memory/table_form:add": "the database in memory runs no SQL",
@@ -154,6 +155,7 @@ EXCEPTIONS = {
     "headrace/rules/transformations/calling:_check_values": _PROSE,
     "spark_apply/copy/marks/marked_columns:replaced_columns": _PROSE,
     "spark_apply/copy/marks/marked_parts:rewritten_parts": _PROSE,
+    "spark_apply/server/group_work:_check_renamed": _PROSE,
     "topology/proof/meetings:unseen_conflicts": "a site, in the sentence; the table is quoted",
 }
 

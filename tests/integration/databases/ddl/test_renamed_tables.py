@@ -287,3 +287,58 @@ def test_executed_from_the_error_queue_it_is_made(created: CreatedPair) -> None:
     made(created)
     assert created.apply(renamed(created), scn=120, is_in_order=False)[0].kind is DdlOutcomeKind.APPLIED
     assert recorded(created) == [("hr", "tasks")]
+
+
+def left_out(created: CreatedPair) -> DdlChange:
+    """Leave a RENAME out, as printed: the destination has a table of its own with the new name."""
+    made(created)
+    created.admin.execute("CREATE TABLE hr.tasks (id int PRIMARY KEY, n int, title text)")
+    created.admin.execute("INSERT INTO hr.tasks VALUES (1, 1, 'of the destination alone')")
+    change = renamed(created)
+    asked = refused(created, change).hint
+    created.admin.execute(asked[asked.index("INSERT INTO headrace.ddl_skip") :].encode())
+    return change
+
+
+@pytest.mark.parametrize("is_at_once", [True, False])
+@pytest.mark.parametrize("what", ["DROP COLUMN title", "ADD COLUMN c int", "ADD CONSTRAINT k CHECK (id > 0)"])
+def test_change_behind_a_rename_that_was_left_out_reaches_no_other_table(
+    created: CreatedPair, what: str, is_at_once: bool
+) -> None:
+    change = left_out(created)
+    was = created.at_destination("tasks")
+    later = created.altered("tasks", f"ALTER TABLE hr.tasks {what}")
+    changes = [change, later] if is_at_once else [later]
+    if not is_at_once:
+        created.apply(change, scn=150)
+    with pytest.raises(DataError, match=r"is called hr\.jobs, not hr\.tasks, which is another table here") as caught:
+        created.apply(*changes, scn=150 if is_at_once else 151)
+    assert created.at_destination("tasks") == was
+    if is_at_once:
+        return
+    created.admin.execute("ALTER TABLE hr.tasks RENAME TO own")
+    by_hand(created, caught.value)
+    assert created.apply(later, scn=151)[0].kind is DdlOutcomeKind.APPLIED
+    created.assert_equal("tasks")
+
+
+def test_change_of_a_table_that_is_gone_reaches_no_other_table(created: CreatedPair) -> None:
+    made(created)
+    created.admin.execute("DROP TABLE hr.jobs; CREATE TABLE hr.jobs (id int PRIMARY KEY, n int, title text)")
+    (outcome,) = created.apply(created.altered("jobs", "ALTER TABLE hr.jobs DROP COLUMN title"))
+    assert outcome.kind is DdlOutcomeKind.NOT_APPLIED
+    assert "is gone" in outcome.reason
+
+
+def test_index_job_keeps_its_table_when_a_rename_is_not_made(created: CreatedPair) -> None:
+    made(created)
+    created.admin.execute("CREATE TABLE hr.tasks (id int PRIMARY KEY, n int, title text)")
+    job = created.altered("jobs", "CREATE INDEX CONCURRENTLY by_title ON hr.jobs (title)", tag="CREATE INDEX")
+    assert created.apply(job, scn=150)[0].kind is DdlOutcomeKind.SCHEDULED
+    created.admin.execute(
+        'INSERT INTO headrace.instantiation SELECT (jsonb_populate_record(i, \'{"apply": "other"}\')).*'
+        " FROM headrace.instantiation i"
+    )
+    (outcome,) = created.apply(renamed(created), scn=151)
+    assert outcome.kind is DdlOutcomeKind.NOT_APPLIED
+    assert row_of(created.admin.execute("SELECT object_name FROM headrace.dba_ddl_jobs")) == ("jobs",)

@@ -117,6 +117,7 @@ def test_recorded_arguments_are_known():
         "start_scn",
         "number",
         "numbers",
+        "lost",  # names of sites
         "row",
         "role",
         "handler",

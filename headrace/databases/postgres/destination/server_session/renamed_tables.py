@@ -135,6 +135,31 @@ class RenamedTables:
             raise DataError(f"the destination's table is called {name}, not {before}", hint=fix, table=str(name))
         return Renaming(record=record, of=of, here=here, name=after)
 
+    def other_table(self, table: TableName, record: DdlRecord, place: DdlPlace) -> str:
+        """Return why the destination's table of a name is not the one that a change is of; empty: it may be.
+
+        Behind a RENAME that was not made, another table may have the name.
+
+        Args:
+            table: the table's name at the source, before the change.
+            record: what the source recorded.
+            place: of the change in the source's log.
+
+        Raises:
+            DataError: the table has another name here.
+        """
+        with self._transaction.own_statements("looking for a table's record"):
+            found = numbered_records(self._transaction.connection, self._identity, place.source, record.relation)
+        if not found or any(name == table for _, name in found):
+            return ""
+        there = next((name for _, name in found if name is not None), None)
+        if there is None:
+            return f"the table that was copied is gone: the destination's table {table} is another one"
+        message = f"the destination's table is called {there}, not {table}"
+        if self._new_tables.structure(table) is not None:
+            message += ", which is another table here: give that one another name first"
+        raise DataError(message, hint="; ".join(rename_statements(there, table)), table=str(there))
+
     def rename(self, found: Renaming) -> DdlOutcome:
         """Rename a table, unless it has its name already, and its record.
 

@@ -117,18 +117,24 @@ class TableChanges:
             record = DdlRecord.of(change.content)
             if creation := change.creation:
                 return self._new_tables.create(creation, record, place, is_in_order=is_in_order)
+        if renames(record):
+            return self._rename(change, record, place, is_in_order=is_in_order)
+        with self._refusing(change, place):
+            if record.after is not None and (
+                reason := self._renamed_tables.other_table(change.base_table, record, place)
+            ):
+                return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
             self._indexes.follow(record, place, is_in_order=is_in_order)
         if record.after is None:
             return self._drop(change, record, place)
-        if renames(record):
-            return self._rename(change, record, place)
         return self._alter(change, record, place, is_in_order=is_in_order)
 
-    def _rename(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
+    def _rename(self, change: DdlChange, record: DdlRecord, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         with self._refusing(change, place):
             found = self._renamed_tables.renaming(record, place)
-        if isinstance(found, DdlOutcome):
-            return found
+            if isinstance(found, DdlOutcome):
+                return found
+            self._indexes.follow(record, place, is_in_order=is_in_order)
         self._check_rows(change, place)
         with self._refusing(change, place):
             outcome = self._renamed_tables.rename(found)
