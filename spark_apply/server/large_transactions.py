@@ -21,7 +21,7 @@ import numpy as np
 
 from headrace.base.errors import DataError, UnfitTableError
 from headrace.base.failpoints import failpoint
-from headrace.databases.ports import ScnRange
+from headrace.databases.ports import DdlPlace, ScnRange
 from headrace.lcr.batch import LcrBatch
 from headrace.lcr.scn import Scn
 from spark_apply.conversation.groups import (
@@ -217,6 +217,9 @@ class LargeErrorWork(_LargeBase):
         failpoint("apply.error_queue_write")
         self._labels.clear()  # nothing of it is applied
         failure = self._assignment.failure or HELD
+        if batch.ddl is not None and batch.ddl.leaves_rules:
+            # Whatever becomes of the transaction, later rows of the table do not arrive: it must count as left.
+            self._context.session.change_table(batch.ddl, DdlPlace.of(batch))
         # Nothing behind a DDL LCR fits a table that it has not changed.
         hashes = (table_hashes(batch) if self._has_ddl else hash_batch(batch, self._context.fit_of)).stored()
         if sum(found.shape[0] for found in self._stored) + hashes.shape[0] > HASHES_PER_ERROR_MAX:

@@ -52,7 +52,7 @@ def change_table(
     skip = (*process, place.order_scn, place.position)
     try:
         asked = _Change(store, transaction, process, change, place, is_in_order)
-        if change.leaves_rules:
+        if change.leaves_rules and is_in_order:
             asked.leave()
         outcome = DdlOutcome(kind=DdlOutcomeKind.SKIPPED) if skip in store.ddl_skips else asked.made()
     except DataError as error:

@@ -99,7 +99,7 @@ class TableChanges:
         identity, connection = self._identity, self._transaction.connection
         with self._transaction.own_statements("reading which DDL to skip"):
             is_skipped = take_skip(connection, identity.topology, identity.apply, place)
-        if change.leaves_rules:
+        if change.leaves_rules and is_in_order:  # recorded when the transaction became an error
             self._renamed_tables.leave(change.object_number, place)
         outcome = (
             DdlOutcome(kind=DdlOutcomeKind.SKIPPED, reason="headrace.ddl_skip named it")
