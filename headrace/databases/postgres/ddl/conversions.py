@@ -76,6 +76,9 @@ _CERTAIN: Mapping[Cast, frozenset[tuple[str, str]]] = {
     Cast.EXPLICIT: _EXPLICIT,
     Cast.UTC: frozenset({_MOMENTS, _MOMENTS[::-1]}),
 }
+# Their output is taken for immutable, and depends on a setting of the session: extra_float_digits, bytea_output.
+_PRINTED_BY_SETTINGS = re.compile(r"\b(?:real|double precision|bytea)\b")
+_UTC_BY_SETTING = 18  # from this version on, abbreviations of the session's time zone come before UTC
 _MODIFIER = re.compile(r"\(\d+(?:,-?\d+)?\)")
 
 
@@ -103,6 +106,8 @@ def _doubts(record: DdlRecord, rules: CastRules | None) -> Iterator[str]:
         yield f"{plain.key} was added with them"
     if record.rewritten & _GENERATED and not added:
         yield "a default or an expression gave them"
+    if added and any(map(_PRINTED_BY_SETTINGS.search, _texts(record))):
+        yield "an expression may print a floating-point number or bytea, which a setting of the session decides on"
     if record.rewritten & _CONVERTED:
         yield from _doubts_of_types(record, rules)
     elif changed := next(_converted(record), None):
@@ -133,8 +138,18 @@ def _doubts_of_types(record: DdlRecord, rules: CastRules | None) -> Iterator[str
         if cast is None or types not in _CERTAIN[cast]:
             shown = " to ".join(each.type_name for each in (before, after) if each is not None) or "the same type"
             yield f'column "{name}": how values become another one depends on more than the row ({shown})'
+        elif cast is Cast.UTC and record.version >= _UTC_BY_SETTING:
+            yield f'column "{name}": UTC may be another zone in the client\'s session'
         elif "SQL_ASCII" in (source.encoding, rules.encoding) and any(each in _TEXTS for each in types):
             yield f'column "{name}": SQL_ASCII has other lengths of texts'
+
+
+def _texts(record: DdlRecord) -> Iterator[str]:
+    """Yield the types of a table, and the expressions of its generated columns."""
+    for column in record.after.columns if record.after is not None else ():
+        yield column.type_name
+        if column.generated and column.default is not None:
+            yield column.default
 
 
 def _converted(record: DdlRecord) -> Iterator[tuple[ColumnPart, ColumnPart]]:

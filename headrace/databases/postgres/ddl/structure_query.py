@@ -60,10 +60,14 @@ _GIVING = "'nextval', 'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'u
 
 # A function that may do anything, even run a text as SQL, would do so with the rights of whoever writes a row. Built-in
 # functions are in no pg_depend, so those are found in the expression itself: the volatile ones can do that, and
-# table_to_xml and its like, which read any view. An index takes none of these.
+# table_to_xml and its like, which read any view. An index takes none of these. A cast to a domain calls what its checks
+# call, and these may be others at the destination; so may the parts of composite and range types.
 _DEPENDS_ON_FUNCTION = """EXISTS (SELECT FROM pg_catalog.pg_depend p
        WHERE (p.classid, p.objid) IN ({objects})
-         AND p.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass))"""
+         AND (p.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass)
+           OR (p.refclassid = 'pg_catalog.pg_type'::pg_catalog.regclass AND EXISTS (SELECT FROM pg_catalog.pg_type w
+             LEFT JOIN pg_catalog.pg_type v ON v.oid = w.typelem AND w.typcategory = 'A'
+             WHERE w.oid = p.refobjid AND coalesce(v.typtype, w.typtype) IN ('d', 'c', 'r', 'm')))))"""
 _CALLS_VOLATILE = r"""EXISTS (SELECT FROM pg_catalog.regexp_matches({expression}::pg_catalog.text, ':funcid (\d+)', 'g') AS called (number)
        JOIN pg_catalog.pg_proc f ON f.oid = called.number[1]::pg_catalog.oid
        WHERE (f.provolatile = 'v' OR f.proname ~ '_to_xml') AND f.proname NOT IN ({giving}))"""

@@ -80,6 +80,8 @@ CASES = {
         ("timestamp", "date", INSTANTS),
         ("timestamp", "timestamp(3)", INSTANTS),
         ("timestamptz", "timestamptz(0)", INSTANTS),
+    ],
+    "moments in UTC": [
         ("timestamp", "timestamptz USING c AT TIME ZONE 'UTC'", INSTANTS),
         ("timestamptz", "timestamp USING (c AT TIME ZONE 'UTC')", INSTANTS),
     ],
@@ -125,6 +127,10 @@ def test_converted_rows_are_the_same_at_both(created: CreatedPair, family: str) 
         change = created.rewritten(name, f"ALTER TABLE hr.{name} ALTER COLUMN c TYPE {after}")
         rewritten += '"rewriting"' in change.content
         (outcome,) = created.apply(change)
+        if family == "moments in UTC" and created.version >= 18:
+            # The session's time zone may have an abbreviation UTC of its own.
+            assert (outcome.kind, "another zone" in outcome.reason) == (DdlOutcomeKind.NOT_APPLIED, True)
+            continue
         assert outcome.kind is DdlOutcomeKind.APPLIED, (before, after, outcome.reason)
         there, here = rows(created, name)
         assert there == here, (before, after)
@@ -210,6 +216,18 @@ def test_stored_column_of_a_users_function_is_recorded_only(created: CreatedPair
     (outcome,) = created.apply(change)
     assert outcome.kind is DdlOutcomeKind.NOT_APPLIED
     assert "may do anything" in outcome.reason
+
+
+@pytest.mark.parametrize("column", ["r real", "d double precision", "b bytea"])
+def test_generated_column_of_a_value_that_settings_print_is_recorded_only(created: CreatedPair, column: str) -> None:
+    created.both(f"CREATE TABLE hr.jobs (id int PRIMARY KEY, {column})", "INSERT INTO hr.jobs VALUES (1, '1')")
+    name = column.split(maxsplit=1)[0]
+    change = created.rewritten(
+        "jobs", f"ALTER TABLE hr.jobs ADD g text GENERATED ALWAYS AS ({name}::text) STORED", reasons=2
+    )
+    (outcome,) = created.apply(change)
+    assert outcome.kind is DdlOutcomeKind.NOT_APPLIED
+    assert "setting" in outcome.reason
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl.objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "46c689f0300febb0"
+DIGEST = "7aa0c4e28952b6e1"
 
 
 def test_changed_sql_has_another_version() -> None:
