@@ -84,7 +84,7 @@ class TableToInstantiate:
         Raises:
             TransformationError: a transformation cannot be applied to it.
         """
-        return columns_at_the_end(names, self.transformations, table=self.source)
+        return columns_at_the_end(names, self.transformations, table=self.source, numbers=self.object_numbers)
 
 
 class ReplicatedTables(Sequence[TableToInstantiate]):

@@ -14,6 +14,7 @@ from actors.control.observation import gather, told_scns
 from actors.control.stopped_components import stopped_against_edit
 from actors.site.receivers import captured_of
 from headrace.base.errors import HeadraceError
+from headrace.base.plain_data import from_json
 from headrace.databases.ports import Finding, TableShape
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
@@ -27,7 +28,7 @@ from topology.checks.static import another_database, lasting_identities, one_dat
 from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.capture_scns import scn_findings
 from topology.edits.changes import components_of
-from topology.edits.known_columns import TableColumns, named_columns
+from topology.edits.known_columns import TableColumns, named_columns, under_present_names, with_known_columns
 from topology.edits.overtaken import overtaken
 from topology.edits.stored import entrusted
 from topology.edits.subset_changes import shape_changes, subset_changes
@@ -196,7 +197,10 @@ class Preflight:
         )
         known = self.columns.get(apply.source, ())
         self.columns[apply.source] = tuple(dict.fromkeys((*known, *named_columns(spec, apply.source, versions))))
-        findings, fitting = arrival_findings(apply, ways, versions, ways_before(spec, apply))
+        # What clients would refuse, an edit must not make them forget.
+        noted = [from_json(TableColumns, each) for each in self._record.read().get("columns", {}).get(apply.source, ())]
+        informed = with_known_columns(spec, {apply.source: under_present_names(noted, versions)})
+        findings, fitting = arrival_findings(apply, ways_to(informed, apply), versions, ways_before(spec, apply))
         came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
         domains: tuple[TableShape, ...] = self._actors.call(
             f"site:{apply.source}",

@@ -2,7 +2,8 @@
 
 A transformation names columns, and a column may be renamed at the source while everything runs. Its values would then
 pass unmasked under the new name. So each client gets these columns with its rules, and stops at a version of a table
-that lacks a named one and has a new one (`Transformation.must_know`).
+that lacks a named one, or has them in another order (`Transformation.must_know`). `up` compares the tables of now with
+what is recorded in the same way before it records them anew: it never forgets a masked column.
 
     recorded    by the controller, in the record of the prepared topology
     given       to every client with its part of the topology, and to the copies of apply processes with that
@@ -22,23 +23,34 @@ from topology.spec import ApplySpec, CaptureSpec, PropagationSpec, TopologySpec
 
 if TYPE_CHECKING:
     from headrace.lcr.batch import TableVersion
-    from headrace.rules.rule import RuleSet
     from topology.routing.ways import Way
 
-__all__ = ["TableColumns", "clients_that_know_others", "named_columns", "names_columns", "with_known_columns"]
+__all__ = [
+    "TableColumns",
+    "clients_that_know_others",
+    "named_columns",
+    "names_columns",
+    "under_present_names",
+    "with_known_columns",
+]
 
 Client = TypeVar("Client", CaptureSpec, PropagationSpec, ApplySpec)
-_Seen = dict[tuple[str, str, int], dict[TableName, dict[str, None]]]
-"""Columns of each table, by kind and name of a client and the place of its rule."""
+_Seen = dict[tuple[str, str], dict["TableColumns", None]]
+"""Columns of each table as they reach a client, by its kind and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableColumns:
-    """The columns of a table of a source, in the order of its log."""
+    """The columns of a table of a source, in the order of its log.
+
+    Args:
+        number: the source's number of the table; 0: not known, as in records of earlier versions.
+    """
 
     owner: str
     name: str
     columns: tuple[str, ...]
+    number: int = 0
 
 
 def named_columns(spec: TopologySpec, source: str, versions: Iterable[TableVersion]) -> tuple[TableColumns, ...]:
@@ -56,8 +68,21 @@ def named_columns(spec: TopologySpec, source: str, versions: Iterable[TableVersi
             made = [each for way in ways for each in way.transformations(version)]
             if any(each.named_columns for each in made):
                 columns = tuple(column.name for column in version.columns)
-                found.append(TableColumns(owner=version.owner, name=version.name, columns=columns))
+                number = int(version.table_number)
+                found.append(TableColumns(owner=version.owner, name=version.name, columns=columns, number=number))
     return tuple(found)
+
+
+def under_present_names(recorded: Iterable[TableColumns], versions: Iterable[TableVersion]) -> tuple[TableColumns, ...]:
+    """Return recorded columns with the names that their tables have now: rules take a table by its name.
+
+    Args:
+        recorded: of one source.
+        versions: its captured tables as they are now.
+    """
+    now = {int(version.table_number): TableName.of(version) for version in versions}
+    names = [(each, now.get(each.number, TableName(each.owner, each.name))) for each in recorded]
+    return tuple(replace(each, owner=name.owner, name=name.name) for each, name in names)
 
 
 def names_columns(spec: TopologySpec) -> bool:
@@ -86,8 +111,8 @@ def clients_that_know_others(
     kinds = {"captures": "capture", "propagations": "propagation", "applies": "apply"}
     return {
         f"{kinds[kind]}:{name}"
-        for kind, name, number in one.keys() | other.keys()
-        if one.get((kind, name, number)) != other.get((kind, name, number))
+        for kind, name in one.keys() | other.keys()
+        if one.get((kind, name)) != other.get((kind, name))
     }
 
 
@@ -127,37 +152,25 @@ def _see(way: Way, table: TableColumns, seen: _Seen) -> None:
     for kind, client, (here, transformation, _) in zip(kinds, way.clients, passages, strict=True):
         if not client.rules.keeps(*here):
             return
-        if transformation is None:
-            continue
-        for number in _takers(client.rules, here):
-            columns = seen.setdefault((kind, client.name, number), {}).setdefault(here, {})
-            columns.update(dict.fromkeys(names))  # a propagation may have tables of one name of several sources
-        names = transformation.shape(names, table=str(here)).names
-
-
-def _takers(rules: RuleSet, table: TableName) -> list[int]:
-    takers = {id(each) for each in rules.takers(*table)}
-    return [number for number, rule in enumerate(rules.include or ()) if id(rule) in takers]
+        if client.rules.transforms:
+            known = TableColumns(owner=here.owner, name=here.name, columns=tuple(names), number=table.number)
+            seen.setdefault((kind, client.name), {})[known] = None
+        if transformation is not None:
+            names = transformation.shape(names, table=str(here)).names
 
 
 def _given(kind: str, client: Client, seen: _Seen) -> Client:
-    include = client.rules.include
-    if include is None:
+    """Give every transformation all tables of its client: a renamed table may come to another rule."""
+    tables = seen.get((kind, client.name), {})
+    if client.rules.include is None or not tables:
         return client
     rules = []
-    for number, rule in enumerate(include):
-        tables = seen.get((kind, client.name, number), {})
-        if rule.transformation is not None and tables:
-            known = tuple(
-                KnownColumns(
-                    owner=table.owner,
-                    name=table.name,
-                    columns=tuple(columns),
-                    rule=f"{kind}.{client.name}.rules.include[{number}]",
-                )
-                for table, columns in tables.items()
-            )
-            rules.append(replace(rule, transformation=replace(rule.transformation, known=known)))
-        else:
-            rules.append(rule)
+    for number, rule in enumerate(client.rules.include):
+        place = f"{kind}.{client.name}.rules.include[{number}]"
+        known = tuple(
+            KnownColumns(owner=each.owner, name=each.name, columns=each.columns, rule=place, number=each.number)
+            for each in tables
+        )
+        made = rule.transformation
+        rules.append(rule if made is None else replace(rule, transformation=replace(made, known=known)))
     return replace(client, rules=replace(client.rules, include=tuple(rules)))

@@ -123,7 +123,7 @@ class Reshaping:
         """
         transformation = self._transformation_of(table.owner, table.name)
         if transformation is not None:
-            transformation.must_know(TableName.of(table), [column.name for column in table.columns])
+            _must_know(transformation, table)
 
     def changes(self, table: TableVersion) -> bool:
         """Return whether a table version changes at the client.
@@ -320,6 +320,15 @@ def _values(values: ColumnValues | None, reshaped: _Reshaped, added: _Constants)
     return ColumnValues(lengths=lengths, data=data, starts=starts)
 
 
+def _must_know(transformation: Transformation, table: TableVersion) -> None:
+    transformation.must_know(
+        TableName.of(table),
+        [column.name for column in table.columns],
+        numbers=(int(table.table_number),) if table.table_number else (),
+        is_partition=table.object_number != table.table_number,
+    )
+
+
 def transformed_version(version: TableVersion, transformation: Transformation) -> tuple[TableVersion, Shape]:
     """Return a table version behind a client, and the origins of its columns.
 
@@ -330,8 +339,8 @@ def transformed_version(version: TableVersion, transformation: Transformation) -
     Raises:
         TransformationError: it cannot be applied to this table.
     """
+    _must_know(transformation, version)
     names = [column.name for column in version.columns]
-    transformation.must_know(TableName.of(version), names)
     shape = transformation.shape(names, table=version.qualified_name)
     before = {column.name: column for column in version.columns}
     columns = tuple(

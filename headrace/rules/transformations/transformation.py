@@ -13,10 +13,9 @@ Absent columns
     existing name is an error that stops the client.
 
 Lost columns
-    `up` gives a transformation the columns that its tables had then (`KnownColumns`). A later version of a table may
-    lack a column that is named here and was there, and have one that was not: then it was renamed, or may have been, and
-    its values would pass as they are. That is an error, too. A version that only lacks columns passes: they were
-    dropped, or it is older than they are.
+    `up` gives a transformation the columns that its tables had then (`KnownColumns`). A version of a table may lack one
+    that is named or dropped here, or have its columns in another order. Then its values may pass as they are, under
+    another name. That is an error, too, whatever the cause: the names in a version cannot tell a rename from a drop.
 
 Finding rows
     Under a replica identity that logs key columns only, these must be replicated: without one of them a row could not
@@ -39,7 +38,7 @@ its neighbours; `semantics.md` 4.5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.base.errors import HeadraceError, Retry
@@ -189,14 +188,16 @@ class KnownColumns:
 
     Args:
         owner, name: of the table, as the client's rules name it.
-        columns: their names before the client.
+        columns: their names before the client, in the order of the log.
         rule: place of the rule in the topology file, for messages.
+        number: the source's number of the table, which stays when it is renamed; 0: not known.
     """
 
     owner: str
     name: str
     columns: tuple[str, ...]
     rule: str
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,31 +396,47 @@ class Transformation:
                     pass
         return frozenset(found)
 
-    def must_know(self, table: TableName, names: Sequence[str]) -> None:
-        """Refuse a table version in which a column that is named here may have another name.
+    def must_know(
+        self, table: TableName, names: Sequence[str], *, numbers: Collection[int] = (), is_partition: bool = False
+    ) -> None:
+        """Refuse a table version in which a column may have another name than when `up` checked the file.
 
         Args:
             table: the table, under its name before the client.
-            names: its column names there.
+            names: its column names there, in order.
+            numbers: the table is one of these at the source; empty: not known, only its name is.
+            is_partition: the rows are of a partition, whose columns may have an order of their own.
 
         Raises:
-            TransformationError: a column is missing that was there when `up` checked the file, and another one is new.
+            TransformationError: a column is missing that is named or dropped here, or the columns changed their order.
         """
-        for known in self.known:
-            if (known.owner, known.name) != table:
-                continue
+        if not self.named_columns:
+            return
+        for known in self._known_of(table, numbers):
             there = set(self.unmet(known.columns))
-            lost = [name for name in self.unmet(names) if name not in there]
-            new = [name for name in names if name not in self.named_columns.union(known.columns)]
-            if lost and new:
-                raise _lost(self, table, known.rule, lost, new)
+            lost = [name for name in known.columns if name not in names and self.after(name) is None]
+            lost += [name for name in self.unmet(names) if name not in there]
+            stayed = [name for name in known.columns if name in names]
+            moved = stayed != [name for name in names if name in stayed]
+            if lost or (moved and not is_partition):
+                new = [name for name in names if name not in known.columns]
+                raise _lost(self, table, known.rule, tuple(dict.fromkeys(lost)), new)
+
+    def _known_of(self, table: TableName, numbers: Collection[int]) -> list[KnownColumns]:
+        """Return what is known of a table: by its number, which a rename keeps, else by its name.
+
+        Tables of two sources may have one number: then the one with this name is meant.
+        """
+        named = [each for each in self.known if (each.owner, each.name) == table]
+        numbered = [each for each in self.known if each.number in numbers]
+        return [each for each in numbered if each in named] or numbered or named
 
     def __str__(self) -> str:
         return ", ".join(map(str, (*self.operations, *([] if self.custom is None else [self.custom]))))
 
 
 def columns_at_the_end(
-    names: Sequence[str], transformations: Sequence[Transformation], *, table: TableName
+    names: Sequence[str], transformations: Sequence[Transformation], *, table: TableName, numbers: Collection[int] = ()
 ) -> tuple[tuple[str, str | AddColumn], ...]:
     """Return a table's columns behind several clients: name, and the source's column or the adding operation.
 
@@ -427,6 +444,7 @@ def columns_at_the_end(
         names: its column names at the source.
         transformations: transformations of successive clients.
         table: its name at the source.
+        numbers: the source's numbers of the table and its partitions; empty: not known.
 
     Raises:
         TransformationError: one of them cannot be applied to the table.
@@ -434,7 +452,7 @@ def columns_at_the_end(
     known: dict[str, str | AddColumn] = {name: name for name in names}
     here = table
     for each in transformations:
-        each.must_know(here, list(known))
+        each.must_know(here, list(known), numbers=numbers)
         here = each.named(here)
         shape = each.shape(list(known), table=str(table))
         known = {name: origin if isinstance(origin, AddColumn) else known[origin] for name, origin in shape.columns}
@@ -444,22 +462,29 @@ def columns_at_the_end(
 def _lost(
     transformation: Transformation, table: TableName, rule: str, lost: Sequence[str], new: Sequence[str]
 ) -> TransformationError:
-    custom = transformation.custom
     again = (
-        "take the table out of the rules, run `headrace up FILE` and `headrace wait FILE --caught-up`, and put it back"
-        " with the names of now: it is copied anew"
+        f"take {table} out of the rules (a rule for a schema or pattern: add {{table: {table}}} to `exclude`), run"
+        " `headrace up FILE` and `headrace wait FILE --caught-up`, put it back with the names of now, and run"
+        " `headrace up FILE`: it is copied anew"
     )
-    if custom is not None and not set(lost) & replace(transformation, custom=None).named_columns:
+    named = [name for name in lost if name in transformation.named_columns]
+    if lost and len(named) == len(lost):
         again = (
-            f"name the column in {rule} as the source calls it now ({{function: ..., columns: [...]}}), and run"
-            f" `headrace up FILE`; if it then stops at an older change, {again}"
+            f"if it was dropped, take it out of {rule}; if it was renamed and a function masks it, name it there as the"
+            " source calls it now (where the rule is for a schema or pattern, for all of its tables); then run"
+            f" `headrace up FILE`. In all other cases, and if it then stops at an older change, {again}"
         )
+    what = (
+        f"{table} has no column {', '.join(lost)} any more, which {rule} names or drops"
+        if lost
+        else f"the columns of {table} are no longer in the order that they had at `headrace up`, and {rule} names some"
+    )
     return TransformationError(
-        f"{table} has no column {', '.join(lost)} any more, which {rule} names ({transformation}), and has a new one:"
-        f" {', '.join(new)}. If it was renamed, its values would pass as they are",
+        f"{what} ({transformation}); new columns: {', '.join(new) or 'none'}."
+        " If one was renamed, its values would pass as they are",
         hint=again,
         table=str(table),
-        column=lost[0],
+        **({"column": lost[0]} if lost else {}),
     )
 
 

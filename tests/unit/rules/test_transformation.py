@@ -474,23 +474,62 @@ def test_renamed_column_stops_the_client_and_the_copy(made):
     transformed_version(before, made)
     with pytest.raises(
         TransformationError,
-        match=r"hr\.employees has no column salary any more, which captures\.cap\.rules\.include\[0\] names"
-        r" \(.*\), and has a new one: pay",
+        match=r"hr\.employees has no column salary any more, which captures\.cap\.rules\.include\[0\] names or drops"
+        r" \(.*\); new columns: pay",
     ) as caught:
         transformed_version(renamed, made)
     assert "run `headrace up FILE`" in caught.value.hint
-    with pytest.raises(TransformationError, match="has a new one: pay"):
+    with pytest.raises(TransformationError, match="new columns: pay"):
         columns_at_the_end(["id", "name", "pay"], [made], table=EMPLOYEES_NAME)
 
 
-def test_versions_without_a_new_column_pass():
-    """A dropped column hides nothing, and an older version has what `up` has seen."""
+def test_columns_that_are_not_named_come_and_go():
     made = knowing(DeleteColumns(deleted=("salary",)))
-    transformed_version(version("id", "name"), made)
+    transformed_version(version("id", "salary"), made)
     transformed_version(version("id", "name", "salary", "more"), made)
     transformed_version(version("id", "pay", table="others"), made)
-    added = knowing(function=("salary", "phone"), columns=("id", "name", "salary", "phone"))
-    transformed_version(version("id", "name", "salary"), added)  # in flight since before ADD COLUMN phone
+
+
+MASKS = [knowing(DeleteColumns(deleted=("salary",))), knowing(function=("salary",))]
+
+
+@pytest.mark.parametrize("made", [*MASKS, knowing(KeepColumns(kept=("id", "name")))])
+def test_masked_column_takes_the_name_of_a_dropped_one(made):
+    """Nothing tells it from a mere DROP COLUMN, so that stops the client, too."""
+    transformed_version(version("id", "name", "salary"), made)
+    with pytest.raises(TransformationError, match=r"no column salary any more.* new columns: none"):
+        transformed_version(version("id", "name"), made)
+
+
+@pytest.mark.parametrize("made", MASKS)
+def test_masked_column_exchanges_its_name(made):
+    exchanged = version("id", "salary", "name")
+    with pytest.raises(TransformationError, match="no longer in the order that they had") as caught:
+        transformed_version(exchanged, made)
+    assert "take hr.employees out of the rules" in caught.value.hint
+    transformed_version(replace(exchanged, object_number=70, root_number=7), made)  # a partition has its own order
+
+
+def test_masked_column_takes_a_name_that_is_kept_and_was_never_there():
+    made = knowing(KeepColumns(kept=("id", "salary", "phone")), function=("salary",))
+    with pytest.raises(TransformationError):
+        transformed_version(version("id", "name", "phone"), made)
+
+
+def test_renamed_table_keeps_what_is_known_of_it():
+    known = [
+        KnownColumns(owner="hr", name=name, columns=columns, rule="r", number=number)
+        for name, columns, number in (("staff", ("id", "pay"), 9), ("employees", ("id", "name", "salary"), 7))
+    ]
+    made = Transformation(operations=(DeleteColumns(deleted=("salary",)),), known=tuple(known))
+    renamed = replace(version("id", "name", "pay", table="staff"), object_number=7)
+    with pytest.raises(TransformationError, match=r"hr\.staff has no column salary"):
+        transformed_version(renamed, made)
+    transformed_version(replace(version("id", "pay", table="staff"), object_number=9), made)
+    other_source = (*known, KnownColumns(owner="hr", name="others", columns=("id", "pay"), rule="r", number=7))
+    transformed_version(
+        replace(version("id", "pay", table="others"), object_number=7), replace(made, known=other_source)
+    )
 
 
 def test_column_that_a_table_of_a_pattern_never_had_is_no_loss():
@@ -503,7 +542,7 @@ def test_column_that_a_table_of_a_pattern_never_had_is_no_loss():
 def test_rows_from_before_a_rename_do_not_pass_the_corrected_rule():
     """Their values are under the column's former name, which the rule does not name any more."""
     corrected = knowing(function=("pay",), columns=("id", "name", "pay"))
-    with pytest.raises(TransformationError, match=r"no column pay any more.* has a new one: salary"):
+    with pytest.raises(TransformationError, match=r"no column pay any more.* new columns: salary"):
         transformed_version(version("id", "name", "salary"), corrected)
 
 

@@ -10,13 +10,16 @@ from headrace.lcr.batch import Column
 from headrace.rules.transformations.transformation import TransformationError
 from tests.support.topologies.files import read
 from tests.support.topologies.transformed_ways import MASK, RENAME, VERSION, one_way, the_way
+from topology.checks.transformations import arrival_findings, ways_before
 from topology.edits.known_columns import (
     clients_that_know_others,
     named_columns,
     names_columns,
+    under_present_names,
     with_known_columns,
 )
 from topology.edits.stored import spec_from_json, spec_to_json
+from topology.routing.ways import ways_to
 
 
 def renamed(before: str, after: str):
@@ -86,3 +89,46 @@ def test_informed_topology_is_the_same_and_survives_storage(tmp_path):
     stored = spec_from_json(spec_to_json(informed))
     with pytest.raises(TransformationError):
         the_way(stored).carry(renamed("salary", "pay"))
+
+
+OF_SCHEMA = MASK.replace("table: hr.employees", "schema: hr")
+
+
+def found_by_up(spec, recorded, *now):
+    """As `Preflight` looks at the tables of now."""
+    informed = with_known_columns(spec, {"dbs1": under_present_names(recorded, now)})
+    (apply,) = informed.applies
+    return arrival_findings(apply, ways_to(informed, apply), now, ways_before(informed, apply))[0]
+
+
+def test_up_forgets_no_masked_column_until_the_file_leaves_the_table_out(tmp_path):
+    """The printed way out of a rule for a schema: exclude the table, `up`, put it back with the names of now, `up`."""
+    spec, now = read(tmp_path, one_way(captured=OF_SCHEMA)), renamed("salary", "pay")
+    recorded = named_columns(spec, "dbs1", [VERSION])
+    (finding,) = found_by_up(spec, recorded, now)
+    assert finding.is_error
+    assert "hr.employees has no column salary any more, which captures.cap.rules.include[0] names" in finding.problem
+    assert "new columns: pay" in finding.problem
+    assert "add {table: hr.employees} to `exclude`" in finding.fix
+    text = one_way(captured=OF_SCHEMA).replace(f"[{OF_SCHEMA}]", f"[{OF_SCHEMA}], exclude: [{{table: hr.employees}}]")
+    without = read(tmp_path, text)
+    assert found_by_up(without, recorded, now) == ()
+    recorded = named_columns(without, "dbs1", [])  # `up` looks at captured tables
+    back = read(tmp_path, one_way(captured=OF_SCHEMA.replace("salary", "pay")))
+    assert found_by_up(back, recorded, now) == ()
+    informed = with_known_columns(back, {"dbs1": named_columns(back, "dbs1", [now])})
+    assert [each.name for each in the_way(informed).carry(now).columns] == ["id", "name"]
+
+
+def test_up_takes_a_file_that_names_the_column_as_it_is_called_now(tmp_path):
+    recorded = named_columns(read(tmp_path, one_way(captured=MASK)), "dbs1", [VERSION])
+    corrected = read(tmp_path, one_way(captured=MASK.replace("salary", "pay")))
+    assert found_by_up(corrected, recorded, renamed("salary", "pay")) == ()
+
+
+def test_table_of_a_pattern_gets_another_name_first(tmp_path):
+    spec, now = read(tmp_path, one_way(captured=OF_SCHEMA)), replace(renamed("salary", "pay"), name="staff")
+    recorded = named_columns(spec, "dbs1", [VERSION])
+    with pytest.raises(TransformationError, match=r"hr\.staff has no column salary"):
+        the_way(with_known_columns(spec, {"dbs1": recorded})).carry(now)
+    assert found_by_up(spec, recorded, now)[0].is_error
