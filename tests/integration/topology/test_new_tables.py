@@ -708,7 +708,7 @@ def test_second_refusal_of_a_transaction_is_shown_all_the_time(way: Way, monkeyp
         time.sleep(0.05)
     execute(way.destination_dsn, "DROP VIEW seen; DROP TABLE first")
     way.settle()
-    assert way.driver.control.status().detail == ""
+    wait_for("the pause is forgotten", lambda: not way.driver.control.status().detail, WAIT_S)
 
 
 def test_tables_that_depend_on_each_other_are_dropped_together(way: Way) -> None:

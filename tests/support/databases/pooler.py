@@ -140,7 +140,7 @@ class Pooler:
             if answers is not None and not answers.done():
                 answers.cancel()  # the server is not idle
                 assert server is not None
-                server.writer.close()
+                await self._lose(server)
             elif server is not None and self._mode == "session":
                 server.client = None
                 await self._free(server)
@@ -156,7 +156,7 @@ class Pooler:
             if is_ready and self._mode == "statement" and message[5:6] == b"T":
                 writer.write(_message(b"E", b"SFATAL\0C08P01\0Mtransaction blocks not allowed in statement mode\0\0"))
                 writer.close()
-                server.writer.close()
+                await self._lose(server)
                 return
             is_idle = is_ready and not server.waits and message[5:6] == b"I"
             if is_idle and self._mode != "session":
@@ -181,6 +181,15 @@ class Pooler:
         reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(connection.fileno())))
         self._all.append(_Server(connection, reader, writer))
         return self._all[-1]
+
+    async def _lose(self, server: _Server) -> None:
+        """Close a process that is in the middle of something; another one may take its place."""
+        async with self._freed:
+            if server in self._all:
+                self._all.remove(server)
+                server.writer.close()
+                server.connection.close()
+            self._freed.notify()
 
     async def _free(self, server: _Server) -> None:
         async with self._freed:

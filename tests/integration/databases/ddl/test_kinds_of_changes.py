@@ -79,15 +79,6 @@ def test_type_whose_rows_stay_only_in_one_time_zone_is_carried_with_its_values(p
     assert carried(pair, "ALTER TABLE hr.jobs ALTER at TYPE timestamp")
 
 
-def test_foreign_key_is_left_to_the_operator_with_its_states(pair: DdlPair) -> None:
-    pair.both("CREATE TABLE hr.people (id int PRIMARY KEY)", "ALTER TABLE hr.jobs ADD boss int")
-    planned, ran = pair.apply(
-        pair.change("ALTER TABLE hr.jobs ADD CONSTRAINT f FOREIGN KEY (boss) REFERENCES hr.people NOT VALID")
-    )
-    assert "foreign keys" in planned.refusal
-    assert not ran
-
-
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
