@@ -21,7 +21,7 @@ from enum import StrEnum
 from headrace.lcr.ddl_record import CastRules, DdlRecord
 from headrace.lcr.structure import ColumnPart
 
-__all__ = ["Cast", "casts_of", "read_casts", "rewriting_refusal"]
+__all__ = ["Cast", "begins_with", "casts_of", "read_casts", "rewriting_refusal"]
 
 QUERY_MAX = 65536
 """Characters of the client's text from which on the source cuts it (`headrace.databases.postgres.source.ddl.objects`)."""
@@ -201,6 +201,18 @@ def read_casts(text: str, table: str) -> dict[str, Cast] | None:
         return None
 
 
+def begins_with(text: str, *words: str) -> bool:
+    """Return whether a text begins with these words, in lower case, whatever comments are between them."""
+    at = 0
+    for word in words:
+        at = _behind_space(text, at)
+        match = _TOKEN.match(text, at)
+        if match is None or match["word"] is None or _token(match) != word:
+            return False
+        at = match.end()
+    return True
+
+
 class _UnknownFormError(Exception):
     """The text is in none of the known forms."""
 
@@ -211,20 +223,25 @@ def _tokens(text: str) -> list[str] | None:
     None: the text has another kind of token.
     """
     found, at = list[str](), 0
-    while at < len(text):
+    while (at := _behind_space(text, at)) < len(text):
+        match = _TOKEN.match(text, at)
+        token = None if match is None else _token(match)
+        if match is None or token is None:
+            return None
+        at = match.end()
+        found.append(token)
+    return found
+
+
+def _behind_space(text: str, at: int) -> int:
+    """Return where space and comments end that begin here."""
+    while True:
         if match := _SPACE.match(text, at):
             at = match.end()
         elif text.startswith("/*", at):
             at = _end_of_comment(text, at)
-        elif match := _TOKEN.match(text, at):
-            at = match.end()
-            token = _token(match)
-            if token is None:
-                return None
-            found.append(token)
         else:
-            return None
-    return found
+            return at
 
 
 def _token(match: re.Match[str]) -> str | None:
@@ -315,7 +332,7 @@ class _Statement:
 
         A quoted column is quoted here, too: `user` without quotes is a function.
         """
-        given, wanted = _in_words(self._until()), _in_words(wanted)
+        given, wanted = self._until(), _in_words(wanted)
         while given[:1] == ["("] and _closing(given) == len(given) - 1:
             given = given[1:-1]
         for name in {column, f'"{column.removeprefix(_QUOTED)}'}:
@@ -324,7 +341,7 @@ class _Statement:
                     return Cast.ASSIGNMENT
                 if given == [*of, "at", "time", "zone", "'UTC'"]:
                     return Cast.UTC
-                if given in ([*of, "::", *wanted], ["cast", "(", *of, "as", *wanted, ")"]):
+                if any(_is_cast(given, begin, wanted, end) for begin, end in _casts(of)):
                     return Cast.EXPLICIT
         raise _UnknownFormError
 
@@ -358,8 +375,24 @@ class _Statement:
             raise _UnknownFormError
 
 
+def _casts(of: Sequence[str]) -> tuple[tuple[list[str], list[str]], ...]:
+    """Return what is before the type, and behind it, in the two forms of a cast."""
+    return ([*of, "::"], []), (["cast", "(", *of, "as"], [")"])
+
+
+def _is_cast(given: Sequence[str], begin: Sequence[str], wanted: Sequence[str], end: Sequence[str]) -> bool:
+    return (
+        [*given[: len(begin)]] == begin
+        and [*given[len(given) - len(end) :]] == end
+        and _in_words(given[len(begin) : len(given) - len(end)]) == wanted
+    )
+
+
 def _in_words(tokens: Sequence[str]) -> list[str]:
-    """Return tokens with one word for `int` and `integer`, which are one to the server's grammar."""
+    """Return a type's tokens with one word for `int` and `integer`, which are one to the server's grammar.
+
+    Not a column's: `int` and `integer` are two columns.
+    """
     return ["integer" if each == "int" else each for each in tokens]
 
 

@@ -19,7 +19,7 @@ from headrace.base.errors import DataError
 from headrace.databases.postgres.ddl import statements
 from headrace.databases.postgres.ddl.comparison import Work, compare
 from headrace.databases.postgres.ddl.proof import differences
-from headrace.databases.postgres.ddl.refusals import is_concurrent, refusal
+from headrace.databases.postgres.ddl.refusals import concurrent_index, refusal
 from headrace.lcr.ddl_record import CastRules, DdlRecord
 from headrace.lcr.structure import ConstraintPart, IndexPart, PartKind, PartName, Structure, elements
 from headrace.lcr.table_name import TableName
@@ -167,10 +167,10 @@ def plan_changes(
 
 def _beside(record: DdlRecord, work: Work, here: Structure) -> IndexPart | None:
     """Return the index that a client made with CONCURRENTLY, if it is all that is to be done."""
-    if not is_concurrent(record) or len(work.built) != 1 or replace(work, built=()):
+    part = concurrent_index(record)
+    if part is None or work.built != (part,) or replace(work, built=()):
         return None
-    part = work.built[0]
-    return part if isinstance(part, IndexPart) and part.key not in elements(here) else None
+    return part if part.key not in elements(here) else None
 
 
 def other_values(planned: Planned, kept: Mapping[str, str | None]) -> tuple[str, ...]:

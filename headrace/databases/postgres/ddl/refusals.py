@@ -6,19 +6,20 @@ destination has the result already.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 
-from headrace.databases.postgres.ddl.conversions import rewriting_refusal
+from headrace.databases.postgres.ddl.conversions import begins_with, rewriting_refusal
 from headrace.lcr.ddl_record import CastRules, DdlRecord
-from headrace.lcr.structure import ColumnPart, ConstraintPart, Part, Structure
+from headrace.lcr.structure import ColumnPart, ConstraintPart, Delta, IndexPart, Part, Structure
 
 __all__ = [
     "ATTRIBUTES",
     "column_refusal",
+    "concurrent_index",
     "creation_refusal",
     "drop_refusal",
-    "is_concurrent",
+    "may_be_beside",
     "other_columns",
     "part_refusal",
     "refusal",
@@ -35,8 +36,6 @@ ATTRIBUTES: Mapping[str, Callable[[ColumnPart], object]] = {
 """What columns are compared and changed by; the keys name it in messages."""
 
 _CALLS = "calls a function that may do anything at the destination"
-_COMMENTS = re.compile(r"--[^\r\n]*|/\*.*?\*/", re.DOTALL)
-_CONCURRENTLY = re.compile(r"\s*CREATE\s+INDEX\s+CONCURRENTLY\b", re.IGNORECASE)
 
 
 def refusal(record: DdlRecord, here: Structure | None, version: int, rules: CastRules | None) -> str:
@@ -166,14 +165,25 @@ def _unusual(table: Structure, where: str) -> Iterator[str]:
         yield f"the table inherits, or others inherit from it{where}"
 
 
-def is_concurrent(record: DdlRecord) -> bool:
-    """Return whether the client made an index while others wrote, and not a unique one.
+def concurrent_index(record: DdlRecord) -> IndexPart | None:
+    """Return the index that a client made while others wrote, if it is all that the change did; None: no such one.
 
     The server takes CONCURRENTLY only in a statement that a client sends alone. Nothing but the way in which the index is
     made depends on this. A unique index decides which transactions depend on each other: it is made at its place in the
-    log.
+    log, whatever the text says.
     """
-    return record.tag == "CREATE INDEX" and bool(_CONCURRENTLY.match(_COMMENTS.sub(" ", record.query)))
+    delta = record.delta
+    if record.tag != "CREATE INDEX" or len(delta.added) != 1 or replace(delta, added=()) != Delta():
+        return None
+    (part,) = delta.added
+    if not isinstance(part, IndexPart) or not may_be_beside(part):
+        return None
+    return part if begins_with(record.query, "create", "index", "concurrently") else None
+
+
+def may_be_beside(index: IndexPart) -> bool:
+    """Return whether an index may be made at any time, beside the rows: not a unique one."""
+    return index.definition.startswith("CREATE INDEX ")
 
 
 def part_refusal(part: Part) -> str:

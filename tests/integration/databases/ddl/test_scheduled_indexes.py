@@ -385,6 +385,109 @@ def test_what_a_killed_attempt_left_goes_with_the_dropped_index(pair: CreatedPai
     assert [each.kind for each in outcomes] == [DdlOutcomeKind.SCHEDULED]
 
 
+def broken_off(pair: CreatedPair, dsn: str) -> None:
+    """Break an attempt off; it leaves an invalid index."""
+    with psycopg.connect(dsn) as user:
+        user.execute("INSERT INTO hr.jobs VALUES (100, 'held')")
+        run(pair, should_end=lambda: pair.exists("i"))
+        user.rollback()
+    assert pair.exists("i")
+
+
+def indexes(pair: CreatedPair) -> list[tuple[str, bool]]:
+    """Return the names of the table's indexes here, and whether they are valid."""
+    query = """SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+        WHERE i.indrelid = 'hr.jobs'::regclass ORDER BY 1"""
+    return pair.admin.execute(query).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("statement", "names"),
+    [
+        ("ALTER INDEX hr.i RENAME TO j", ["j", "jobs_pkey"]),
+        ("DROP INDEX hr.i; CREATE INDEX i ON hr.jobs (title, id)", ["i", "jobs_pkey"]),
+        ("DROP INDEX hr.i; CREATE UNIQUE INDEX i ON hr.jobs (title)", ["i", "jobs_pkey"]),
+        ("ALTER INDEX hr.i SET (fillfactor = 50)", ["i", "jobs_pkey"]),
+        ("ALTER TABLE hr.jobs RENAME title TO name", ["i", "jobs_pkey"]),
+        ("ALTER TABLE hr.jobs ALTER title TYPE varchar", ["i", "jobs_pkey"]),
+        ("ALTER TABLE hr.jobs DROP title", ["jobs_pkey"]),
+    ],
+)
+def test_what_a_killed_attempt_left_goes_with_a_change_of_its_index(
+    pair: CreatedPair, dsn: str, statement: str, names: list[str]
+) -> None:
+    scheduled(pair)
+    broken_off(pair, dsn)
+    tag = "ALTER TABLE" if "TABLE" in statement else "ALTER INDEX"
+    pair.apply(pair.altered("jobs", statement, tag="CREATE INDEX" if "CREATE" in statement else tag), scn=150)
+    assert run(pair) == ()
+    assert indexes(pair) == [(name, True) for name in names]
+    pair.assert_equal("jobs")
+
+
+def test_name_of_a_dropped_index_is_free_at_once(pair: CreatedPair, dsn: str) -> None:
+    scheduled(pair)
+    broken_off(pair, dsn)
+    dropped = pair.altered("jobs", "DROP INDEX hr.i", tag="DROP INDEX")
+    created = pair.altered("jobs", "CREATE INDEX i ON hr.jobs (id, title)", tag="CREATE INDEX")
+    assert [each.kind for each in pair.apply(dropped, created, scn=150)][1:] == [DdlOutcomeKind.APPLIED]
+    assert run(pair) == ()
+    pair.assert_equal("jobs")
+
+
+@pytest.mark.parametrize("how", ["valid", "another", "not begun"])
+def test_index_that_is_not_ours_stays_when_its_job_gets_another_name(pair: CreatedPair, dsn: str, how: str) -> None:
+    scheduled(pair)
+    if how != "not begun":
+        broken_off(pair, dsn)
+        pair.admin.execute("DROP INDEX hr.i")
+    pair.admin.execute(f"CREATE INDEX i ON hr.jobs ({'id' if how == 'another' else 'title'})".encode())
+    if how != "valid":
+        pair.admin.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'hr.i'::regclass")
+    pair.apply(pair.altered("jobs", "ALTER INDEX hr.i RENAME TO j", tag="ALTER INDEX"), scn=150)
+    assert run(pair) == ()
+    assert pair.exists("i") == (how != "valid")  # a valid one of that definition is renamed, as any that was made early
+    assert pair.exists("j")
+
+
+@pytest.mark.usefixtures("roles")
+def test_what_a_killed_attempt_left_goes_as_its_owner(pair: CreatedPair, dsn: str) -> None:
+    pair.admin.execute(f"GRANT ALL ON SCHEMA hr TO {OWNER}".encode())
+    scheduled(pair)
+    broken_off(pair, dsn)
+    change = pair.altered("jobs", "ALTER INDEX hr.i RENAME TO j", tag="ALTER INDEX")
+    pair.admin.execute(f"REVOKE ALL ON hr.jobs FROM {OWNER}".encode())
+    with pytest.raises(DataError, match="permission denied for table jobs"):
+        pair.apply(change, scn=150)
+    pair.admin.execute(f"GRANT ALL ON hr.jobs TO {OWNER}".encode())
+    pair.apply(change, scn=150)
+    assert not pair.exists("i")
+    assert run(pair) == ()
+    pair.assert_equal("jobs")
+
+
+def test_unique_index_that_comes_along_is_made_at_its_place(pair: CreatedPair) -> None:
+    """It failed at the source, and REINDEX repaired it, which nobody recorded."""
+    pair.admin.execute("CREATE INDEX i ON hr.jobs (title)")
+    statements = "CREATE UNIQUE INDEX u ON hr.jobs (title); CREATE INDEX i ON hr.jobs (title)"
+    query = "CREATE INDEX CONCURRENTLY i ON hr.jobs (title)"
+    (outcome,) = pair.apply(pair.altered("jobs", statements, tag="CREATE INDEX", query=query))
+    assert (outcome.kind, jobs(pair)) == (DdlOutcomeKind.APPLIED, ())
+    pair.assert_equal("jobs")
+
+
+def test_change_that_comes_along_with_an_index_waits_and_is_followed(pair: CreatedPair, dsn: str) -> None:
+    scheduled(pair)
+    statements = "ALTER TABLE hr.jobs RENAME title TO name; CREATE INDEX j ON hr.jobs (name, id)"
+    query = "CREATE INDEX CONCURRENTLY j ON hr.jobs (name, id)"
+    change = pair.altered("jobs", statements, tag="CREATE INDEX", query=query)
+    with running(pair, dsn), pytest.raises(DatabaseUnavailable, match='waits until index "i"'):
+        pair.apply(change, scn=150)
+    assert pair.apply(change, scn=150)[0].kind is DdlOutcomeKind.APPLIED
+    assert run(pair) == ()
+    pair.assert_equal("jobs")
+
+
 def test_dropped_table_takes_its_jobs_along(created: CreatedPair) -> None:
     assert created.apply(created.created("jobs", "CREATE TABLE hr.jobs (id integer PRIMARY KEY, title text)"))
     change = created.altered("jobs", "CREATE INDEX CONCURRENTLY i ON hr.jobs (title)", tag="CREATE INDEX")

@@ -43,6 +43,7 @@ from headrace.lcr.table_name import TableName
 if TYPE_CHECKING:
     from headrace.databases.ports import DdlPlace
     from headrace.databases.postgres.destination.fencing import SessionIdentity
+    from headrace.databases.postgres.destination.records.ddl_jobs import IndexJob
     from headrace.databases.postgres.destination.server_session.described_tables import DescribedTables
     from headrace.databases.postgres.destination.server_session.foreign_keys_at_commit import ForeignKeysAtCommit
     from headrace.databases.postgres.destination.server_session.transaction import SessionTransaction
@@ -91,7 +92,7 @@ class TableChanges:
         self._tables, self._users_sql, self._foreign_keys = tables, users_sql, foreign_keys
         self._referenced = ReferencedTables(identity, transaction)
         self._new_tables = NewTables(identity, transaction, tables, self._as_owner, self._referenced)
-        self._indexes = ScheduledIndexes(identity, transaction)
+        self._indexes = ScheduledIndexes(identity, transaction, self._new_tables, self._as_owner)
         self._renamed_tables = RenamedTables(identity, transaction, tables, self._new_tables, self._as_owner)
 
     def change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool = True) -> DdlOutcome:
@@ -124,7 +125,8 @@ class TableChanges:
                 reason := self._renamed_tables.other_table(change.base_table, record, place)
             ):
                 return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
-            self._indexes.follow(record, place, is_in_order=is_in_order)
+            left = self._indexes.follow(record, place, is_in_order=is_in_order)
+        self._clear(left, change, place)
         if record.after is None:
             return self._drop(change, record, place)
         return self._alter(change, record, place, is_in_order=is_in_order)
@@ -134,12 +136,20 @@ class TableChanges:
             found = self._renamed_tables.renaming(record, place)
             if isinstance(found, DdlOutcome):
                 return found
-            self._indexes.follow(record, place, is_in_order=is_in_order)
+            left = self._indexes.follow(record, place, is_in_order=is_in_order)
+        self._clear(left, change, place)
         self._check_rows(change, place)
         with self._refusing(change, place):
             outcome = self._renamed_tables.rename(found)
         self._new_tables.renamed(record, place)
         return outcome
+
+    def _clear(self, left: tuple[IndexJob, ...], change: DdlChange, place: DdlPlace) -> None:
+        if left:
+            self._check_rows(change, place)
+            self._tables.changed()
+            with self._refusing(change, place):
+                self._indexes.clear(left)
 
     def _drop(self, change: DdlChange, record: DdlRecord, place: DdlPlace) -> DdlOutcome:
         with self._refusing(change, place):

@@ -32,6 +32,7 @@ RULES = CastRules(encoding="UTF8", has_own=False)
         ("ALTER TABLE t ALTER c TYPE integer USING (c)::INT", {"c": Cast.EXPLICIT}),
         ('ALTER TABLE t ALTER c TYPE double precision USING "c"::double precision', {"c": Cast.EXPLICIT}),
         ("ALTER TABLE t ALTER c TYPE numeric(10,2) USING CAST(c AS numeric(10,2))", {"c": Cast.EXPLICIT}),
+        ("ALTER TABLE t ALTER integer TYPE int USING CAST((integer) AS integer)", {"integer": Cast.EXPLICIT}),
         ('ALTER TABLE t ALTER "user" TYPE text USING "user"::text', {"user": Cast.EXPLICIT}),
         ("ALTER TABLE t ALTER type TYPE int USING type::int", {"type": Cast.EXPLICIT}),
         ("ALTER TABLE t ALTER c TYPE timestamptz USING c AT TIME ZONE 'UTC'", {"c": Cast.UTC}),
@@ -50,6 +51,10 @@ def test_plain_conversions_are_read(text: str, casts: dict[str, Cast]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "ALTER TABLE t ALTER integer TYPE bigint USING int",  # two columns
+        "ALTER TABLE t ALTER integer TYPE text USING int::text",
+        "ALTER TABLE t ALTER int TYPE text USING CAST(integer AS text)",
+        "ALTER TABLE t ALTER c TYPE text USING CAST(c AS text",
         "",
         "ALTER TABLE other ALTER c TYPE bigint",
         "ALTER TABLE t.other ALTER c TYPE bigint",

@@ -854,6 +854,8 @@ def test_text_without_a_schema_is_not_read() -> None:
     [
         ("create index concurrently if not exists i on t (a)", True),
         ("/* now */ CREATE -- yes\n INDEX CONCURRENTLY ON t (a)", True),
+        ("/* /* */ CREATE INDEX CONCURRENTLY */ CREATE INDEX i ON t (a)", False),
+        ("/* /* */ CREATE */ CREATE INDEX CONCURRENTLY i ON t (a)", True),
         ('CREATE INDEX i ON t ("concurrently")', False),
         ("CREATE INDEX i ON t (a) /* not CONCURRENTLY */", False),
         ("SELECT 'CREATE INDEX CONCURRENTLY i ON t (a)'; CREATE INDEX i ON t (a)", False),
@@ -884,6 +886,15 @@ def test_unique_index_is_made_at_its_place() -> None:
     planned = plan_changes(record(table(ID), table(ID, unique), tag="CREATE INDEX", query=query), table(ID), VERSION)
     assert planned.beside is None
     assert statements_of(planned, table(ID)) == [unique.definition]
+
+
+@pytest.mark.parametrize("here", [table(ID), table(ID, BY_ID)])
+def test_unique_index_that_comes_along_is_made_at_its_place(here: Structure) -> None:
+    """It failed at the source, and REINDEX repaired it, which nobody recorded."""
+    unique = IndexPart(number=31, name="u", definition="CREATE UNIQUE INDEX u ON hr.jobs USING btree (id)")
+    planned = plan_changes(record(table(ID), table(ID, BY_ID, unique), **CONCURRENT), here, VERSION)
+    assert planned.beside is None
+    assert unique.definition in statements_of(planned, here)
 
 
 def test_index_that_is_there_is_not_made_beside_the_rest() -> None:
