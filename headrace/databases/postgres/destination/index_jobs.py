@@ -156,7 +156,8 @@ class _Attempt:
             return
         if here is None:
             message = f"the destination has no table {job.table}, or another one than at the time of the change"
-            raise DataError(message, table=str(job.table))
+            hint = f"give the original table its name {job.table} again"
+            raise DataError(message, hint=hint, table=str(job.table))
         start_job(self._records, *self._process, job.number)
         ran = self._clear(here)
         made = self._made(here.table)

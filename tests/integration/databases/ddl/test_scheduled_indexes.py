@@ -279,6 +279,7 @@ def test_table_that_is_gone_is_named(pair: CreatedPair) -> None:
     pair.admin.execute("ALTER TABLE hr.jobs RENAME TO other")
     (job,) = run(pair)
     assert "no table hr.jobs" in job.problem
+    assert job.fix.startswith("give the original table its name hr.jobs again; or leave it out: ")
     pair.admin.execute("ALTER TABLE hr.other RENAME TO jobs")
     assert run(pair) == ()
 
