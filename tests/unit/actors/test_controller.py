@@ -95,7 +95,7 @@ def test_one_database_under_two_names_is_refused_before_preparation(spec, actors
     controller = started(spec, actors)
     assert controller.detail_state() == "REFUSED"
     assert not actors.prepared
-    (found,) = str(controller.overview()["findings"])
+    (found,) = controller.overview()["findings"]
     assert (found["path"], found["problem"]) == ("sites.b", "is the same database as sites.a, under another name")
 
 
