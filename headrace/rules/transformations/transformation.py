@@ -462,16 +462,17 @@ def columns_at_the_end(
 def _lost(
     transformation: Transformation, table: TableName, rule: str, lost: Sequence[str], new: Sequence[str]
 ) -> TransformationError:
+    other = table.name.replace("'", "''")
     again = (
-        f"take {table} out of the rules (a rule for a schema or pattern: add {{table: {table}}} to `exclude`), run"
-        " `headrace up FILE` and `headrace wait FILE --caught-up`, put it back with the names of now, and run"
-        " `headrace up FILE`: it is copied anew"
+        f"take {table} out of the rules (give a rule for a schema or pattern the condition"
+        f" object_name <> '{other}'), run `headrace up FILE` and `headrace wait FILE --caught-up`, put it back with the"
+        " names of now (there: in a rule of its own), and run `headrace up FILE`: it is copied anew"
     )
     named = [name for name in lost if name in transformation.named_columns]
     if lost and len(named) == len(lost):
         again = (
             f"if it was dropped, take it out of {rule}; if it was renamed and a function masks it, name it there as the"
-            " source calls it now (where the rule is for a schema or pattern, for all of its tables); then run"
+            " source calls it now, beside the former name if other tables of the rule have that; then run"
             f" `headrace up FILE`. In all other cases, and if it then stops at an older change, {again}"
         )
     what = (

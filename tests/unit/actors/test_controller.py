@@ -145,6 +145,46 @@ def test_tables_are_compared_by_identity_so_a_renamed_one_is_recognised(spec, ac
     assert actors.named_at_source[0] == {TableName("public", "t2"): TableName("public", "t2")}
 
 
+def test_no_edit_forgets_a_masked_column_until_the_table_has_a_rule_of_its_own(tmp_path, actors, monkeypatch):
+    """The fix, as printed, for a rule of a schema: other tables keep their mask and are not copied anew."""
+    call = actors.call
+    monkeypatch.setattr(actors, "call", lambda n, m, *a, **more: 500 if m == "write_marker" else call(n, m, *a, **more))
+
+    def having(*names):
+        columns = tuple(Column(name=name, type_name="pg_catalog.text") for name in names)
+        return (replace(table("public", "t"), columns=columns),)
+
+    def started_with(*rules, parallelism=2):
+        (tmp_path / "t.yaml").write_text(f"""
+topology: t
+state_dir: state
+sites: {{a: {{database: {{kind: embedded}}}}, b: {{database: {{kind: embedded}}}}}}
+queues: {{qa: {{site: a}}, qb: {{site: b}}}}
+captures: {{c: {{site: a, source: a, queue: qa, rules: {{include: [{", ".join(rules)}]}}}}}}
+propagations: {{p: {{from: qa, to: qb, rules: {{include: [{{schema: public}}]}}}}}}
+applies: {{x: {{site: b, source: a, queue: qb, parallelism: {parallelism}, rules: {{include: [{{schema: public}}]}}}}}}
+""")
+        return started(read_topology(tmp_path / "t.yaml"), actors, steps=12)
+
+    mask = "transform: [{delete_columns: [salary]}]"
+    actors.versions = having("id", "salary")
+    assert started_with(f"{{schema: public, {mask}}}", parallelism=1).detail_state() == "RUNNING"
+    actors.versions = having("id", "pay")
+    for _ in range(2):
+        controller = started_with(f"{{schema: public, {mask}}}")
+        assert controller.detail_state() == "REFUSED"
+        found = controller.overview()["findings"][0]
+        assert "public.t has no column salary any more, which captures.c.rules.include[0] names" in found["problem"]
+    condition = "object_name <> 't'"
+    assert condition in found["fix"]
+    others = f'{{schema: public, condition: "{condition}", {mask}}}'
+    controller = started_with(others)
+    assert controller.detail_state() == "RUNNING", str(controller.overview()["findings"])
+    actors.statuses["apply:x"] = {"low_watermark_scn": 10_000, "told_scn": 10_000}
+    controller = started_with(others, "{table: public.t, transform: [{delete_columns: [pay]}]}")
+    assert controller.detail_state() == "RUNNING", str(controller.overview()["findings"])
+
+
 def test_warnings_of_the_preflight_do_not_stop_it(spec, actors):
     actors.findings["site:b"] = (Finding(path="sites.b", problem="few connections", fix="raise", is_error=False),)
     controller = started(spec, actors)

@@ -102,19 +102,20 @@ def found_by_up(spec, recorded, *now):
 
 
 def test_up_forgets_no_masked_column_until_the_file_leaves_the_table_out(tmp_path):
-    """The printed way out of a rule for a schema: exclude the table, `up`, put it back with the names of now, `up`."""
+    """The printed way out of a rule for a schema: a condition, `up`, a rule of its own, `up`."""
     spec, now = read(tmp_path, one_way(captured=OF_SCHEMA)), renamed("salary", "pay")
     recorded = named_columns(spec, "dbs1", [VERSION])
     (finding,) = found_by_up(spec, recorded, now)
     assert finding.is_error
     assert "hr.employees has no column salary any more, which captures.cap.rules.include[0] names" in finding.problem
     assert "new columns: pay" in finding.problem
-    assert "add {table: hr.employees} to `exclude`" in finding.fix
-    text = one_way(captured=OF_SCHEMA).replace(f"[{OF_SCHEMA}]", f"[{OF_SCHEMA}], exclude: [{{table: hr.employees}}]")
-    without = read(tmp_path, text)
+    condition = "object_name <> 'employees'"
+    assert f"the condition {condition})" in finding.fix
+    others = OF_SCHEMA.replace("transform", f'condition: "{condition}", transform')
+    without = read(tmp_path, one_way(captured=others))
     assert found_by_up(without, recorded, now) == ()
     recorded = named_columns(without, "dbs1", [])  # `up` looks at captured tables
-    back = read(tmp_path, one_way(captured=OF_SCHEMA.replace("salary", "pay")))
+    back = read(tmp_path, one_way(captured=f"{others}, {MASK.replace('salary', 'pay')}"))
     assert found_by_up(back, recorded, now) == ()
     informed = with_known_columns(back, {"dbs1": named_columns(back, "dbs1", [now])})
     assert [each.name for each in the_way(informed).carry(now).columns] == ["id", "name"]
