@@ -101,6 +101,8 @@ class ApplyHost(Host):
         self._kept_rows = KeptRows(spec.state_dir, self.name, keep_call)
         # identities of tables
         self._keep_existing = frozenset() if self._kept_rows.is_done() else frozenset(keep_existing)
+        # Only of tables that have no rows here at the call: the rows that others bring later are not kept.
+        self._is_said_to_rest = bool(keep_call) and not self._kept_rows.is_done()
         self._known = None if known is None else frozenset(known)
         self._to_keep: frozenset[tuple[str, str]] = frozenset()  # (owner, name) of the kept tables that the driver got
         self._driver: ApplyDriver | None = None
@@ -382,6 +384,7 @@ class ApplyHost(Host):
                 destination=TableName.of(table.destination),
                 rows=table.rows,
                 keep_existing=table.source.identity in self._keep_existing,
+                rests=self._is_said_to_rest and table.source.identity not in self._keep_existing,
                 is_sent_on=is_sent_on(self._spec, apply.site, TableName.of(table.destination)),
                 returned_by=returned_by(self._spec, apply, table),
                 may_empty=writes_alone(self._spec, apply, TableName.of(table.destination)),

@@ -47,6 +47,8 @@ class TableToInstantiate:
         object_numbers: object numbers of the table and its partitions when the driver started; changes carry them.
         keep_existing: keep the destination's rows as they are and only set the instantiation SCN; False: refuse a
             destination table that is not empty.
+        rests: the operator has said, with `headrace up --keep-existing`, that changes of the table rest at every site. So
+            an empty destination table is copied although other ways have begun without this source's rows.
         is_sent_on: changes of the destination table go to other sites, so no message asks the operator to empty it.
         returned_by: apply process at the source that gets the destination table back whole, unchanged and as the same
             table; empty: none does.
@@ -69,6 +71,7 @@ class TableToInstantiate:
     object_numbers: tuple[int, ...]
     rows: str = ""
     keep_existing: bool = False
+    rests: bool = False
     is_sent_on: bool = False
     returned_by: str = ""
     may_empty: bool = False

@@ -144,7 +144,7 @@ class SharedTables:
             return self._waits(each, f"the copy of {' or '.join(filled)}") if filled else (Move.NOTHING, "")
         if not has_rows and all(other.is_awaiting for other in others):
             return self._copied(each, others)
-        if not has_rows and not each.table.keep_existing:
+        if not has_rows and not each.table.rests:
             return Move.ASK, self._went_on([other.apply for other in others if not other.is_awaiting])
         return Move.AS_EVERYWHERE, ""
 

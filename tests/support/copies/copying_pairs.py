@@ -81,7 +81,7 @@ class CopyingPair:
         self.site, self.there = name, site
         self.shared_by = tuple((f"apply_from_{other}_at_{site}", f"apply_from_{other}_at_{name}") for other in among)
         self.returned_by = f"apply_from_{site}_at_{name}" if is_returned else ""
-        self.problem, self.keep_existing = "", False
+        self.problem, self.keep_existing, self.rests = "", False, False
         self.shown: list[TableProgress] = []
         self.before_piece: Callable[[Any], Any] = lambda piece: None
         self.should_end: Callable[[], bool] = lambda: False
@@ -96,6 +96,7 @@ class CopyingPair:
                 destination=TableName.of(table),
                 object_numbers=tuple(map(int, table.object_numbers)),
                 keep_existing=self.keep_existing,
+                rests=self.rests,
                 returned_by=self.returned_by,
                 shared_by=self.shared_by,
                 is_sent_on=bool(self.returned_by),

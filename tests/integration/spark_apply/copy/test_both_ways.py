@@ -853,7 +853,7 @@ def test_late_full_site_is_copied_only_when_an_operator_says_that_changes_rest(
     # as printed: changes rest, and everything has arrived everywhere; here the row was deleted at c, too
     for place in (a, among_three["c", "a"].dsn):
         execute(place, "DELETE FROM rooms WHERE id = 1001")
-    late.keep_existing = True
+    late.rests = True
     late.look_again()
     late.run()
     assert (late.record.state, late.record.row_count) == ("DONE", 100)
