@@ -65,7 +65,7 @@ _GIVING = "'nextval', 'random', 'random_normal', 'gen_random_uuid', 'uuidv4', 'u
 _DEPENDS_ON_FUNCTION = """EXISTS (SELECT FROM pg_catalog.pg_depend p
        WHERE (p.classid, p.objid) IN ({objects})
          AND (p.refclassid IN ('pg_catalog.pg_proc'::pg_catalog.regclass, 'pg_catalog.pg_operator'::pg_catalog.regclass)
-           OR (p.refclassid = 'pg_catalog.pg_type'::pg_catalog.regclass AND EXISTS (SELECT FROM pg_catalog.pg_type w
+           OR ({casts} AND p.refclassid = 'pg_catalog.pg_type'::pg_catalog.regclass AND EXISTS (SELECT FROM pg_catalog.pg_type w
              LEFT JOIN pg_catalog.pg_type v ON v.oid = w.typelem AND w.typcategory = 'A'
              WHERE w.oid = p.refobjid AND coalesce(v.typtype, w.typtype) IN ('d', 'c', 'r', 'm')))))"""
 _CALLS_VOLATILE = r"""EXISTS (SELECT FROM pg_catalog.regexp_matches({expression}::pg_catalog.text, ':funcid (\d+)', 'g') AS called (number)
@@ -73,14 +73,15 @@ _CALLS_VOLATILE = r"""EXISTS (SELECT FROM pg_catalog.regexp_matches({expression}
        WHERE (f.provolatile = 'v' OR f.proname ~ '_to_xml') AND f.proname NOT IN ({giving}))"""
 
 
-def _depends(*objects: tuple[str, str]) -> str:
+def _depends(*objects: tuple[str, str], casts: str = "true") -> str:
     """Return the condition that one of these objects uses functions or operators of users or extensions.
 
     Args:
         objects: catalog and number of each.
+        casts: condition under which casts count, too.
     """
     listed = ", ".join(f"('pg_catalog.{catalog}'::pg_catalog.regclass, {number})" for catalog, number in objects)
-    return _DEPENDS_ON_FUNCTION.format(objects=listed)
+    return _DEPENDS_ON_FUNCTION.format(objects=listed, casts=casts)
 
 
 def _volatile(expression: str, giving: str = "''") -> str:
@@ -101,7 +102,7 @@ _COLUMNS = f"""SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('number
          WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated AND k.conkey = ARRAY[a.attnum]),
       'default', pg_catalog.pg_get_expr(d.adbin, d.adrelid),
       'identity', a.attidentity::pg_catalog.text, 'generated', a.attgenerated::pg_catalog.text,
-      'calls', {_depends(("pg_attrdef", "d.oid"))}
+      'calls', {_depends(("pg_attrdef", "d.oid"), casts="a.attgenerated <> ''")}
         OR {_volatile("d.adbin", _GIVING)}) ORDER BY a.attnum)
     FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
     LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum

@@ -8,7 +8,7 @@ from headrace.databases.postgres.source.ddl.objects import EVENT_TRIGGERS, INSTA
 from headrace.databases.postgres.source.planning import plan_unseen_source
 from headrace.rules.rule import Rule, RuleSet
 
-DIGEST = "7aa0c4e28952b6e1"
+DIGEST = "d8c10570b1448797"
 
 
 def test_changed_sql_has_another_version() -> None:
