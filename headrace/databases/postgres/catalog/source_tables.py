@@ -386,8 +386,8 @@ def captured_tables(connection: psycopg.Connection[Any], publication: str) -> tu
         """,
         (publication,),
     ).fetchall()
-    # Afterwards: an entry that was seen has its row by now.
-    made = _made_entries(connection, publication)
+    # Afterwards: an entry that was seen has its row by now, and keeps it if the table is dropped meanwhile.
+    made = _made_entries(connection, [int(row[0].rpartition(".")[2]) for row in rows])
     return tuple(
         CapturedTable(
             identity=row[0],
@@ -418,17 +418,18 @@ def may_read(connection: psycopg.Connection[Any], table: TableName) -> bool | No
     return None if row is None else bool(row[0])
 
 
-def _made_entries(connection: psycopg.Connection[Any], publication: str) -> set[tuple[str, str]]:
-    """Return table and entry, as text, of those that the event trigger published; none where this role may not know."""
+def _made_entries(connection: psycopg.Connection[Any], entries: Sequence[int]) -> set[tuple[str, str]]:
+    """Return table and entry, as text, of those that the event trigger published; none where this role may not know.
+
+    Args:
+        connection: to the source.
+        entries: numbers of the publication's entries.
+    """
     if not may_read(connection, TableName("headrace_ddl", "made")):
         return set()
-    # The join leaves out the tables that were dropped since the last `up`: there can be very many.
-    query = """
-        SELECT m.relation::text, m.entry::text FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
-        JOIN headrace_ddl.made m ON m.entry = r.oid WHERE p.pubname = %s
-        """
+    query = "SELECT relation::text, entry::text FROM headrace_ddl.made WHERE entry = ANY (%s::oid[])"
     with contextlib.suppress(psycopg.errors.UndefinedTable), connection.transaction():  # it may just be dropped
-        return set(connection.execute(query, (publication,)).fetchall())
+        return set(connection.execute(query, (list(entries),)).fetchall())
     return set()
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from psycopg import conninfo
 
 from headrace.databases.ports import CapturedTable
-from headrace.databases.postgres.catalog.source_tables import select_tables
+from headrace.databases.postgres.catalog.source_tables import may_read, select_tables
 from headrace.databases.postgres.source.admin import PostgresSourceAdmin
 from headrace.databases.postgres.source.database import PostgresSource
 from headrace.databases.postgres.source.ddl.rules import rules_step
@@ -672,6 +672,22 @@ def test_up_keeps_a_table_that_is_published_while_it_plans(
     site.run("DROP TABLE n")
     monkeypatch.setattr(SELECT, slowly)
     assert site.source.uncaptured("topo", DDL) == ()
+
+
+def test_table_that_is_dropped_while_it_is_listed_is_known_as_made(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its CREATE TABLE is on its way: an apply process must not copy it instead."""
+    site = recording.site
+    site.prepare(DDL)
+    site.run("CREATE TABLE n (id int PRIMARY KEY)")
+
+    def dropping(*arguments: Any) -> bool | None:
+        site.run("DROP TABLE IF EXISTS n")
+        return may_read(*arguments)
+
+    monkeypatch.setattr("headrace.databases.postgres.catalog.source_tables.may_read", dropping)
+    assert captured(site)["n"].is_made
 
 
 def test_objects_that_publish_nothing_are_completed_and_no_table_counts_as_changed(recording: Recording) -> None:
