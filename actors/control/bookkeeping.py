@@ -16,7 +16,7 @@ from actors.control.leaving import LeavingSites
 from actors.control.noted_receivers import NotedReceivers
 from actors.control.prepared_record import PreparedRecord
 from actors.control.unrecorded import Unrecorded
-from headrace.base.plain_data import as_json, from_json
+from headrace.base.plain_data import as_json
 from topology.edits.known_columns import TableColumns, names_columns, with_known_columns
 
 if TYPE_CHECKING:
@@ -67,13 +67,7 @@ class Bookkeeping:
         self.left.open()
         self.shapes.open()
         self.receivers.open()
-        self._read_columns()
-
-    def _read_columns(self) -> None:
-        noted = self.record.read().get("columns", {})
-        self.columns = {
-            source: tuple(from_json(TableColumns, each) for each in tables) for source, tables in noted.items()
-        }
+        self.columns = self.record.columns
 
     def lacks_columns(self, spec: TopologySpec) -> bool:
         """Return whether an earlier version prepared the topology, and recorded no columns for its transformations."""
@@ -116,4 +110,4 @@ class Bookkeeping:
         self.left.open()
         self.unrecorded.open()
         self.receivers.open()
-        self._read_columns()
+        self.columns = self.record.columns

@@ -14,7 +14,6 @@ from actors.control.observation import gather, told_scns
 from actors.control.stopped_components import stopped_against_edit
 from actors.site.receivers import captured_of
 from headrace.base.errors import HeadraceError
-from headrace.base.plain_data import from_json
 from headrace.databases.ports import Finding, TableShape
 from headrace.lcr.scn import Scn
 from headrace.lcr.table_name import TableName
@@ -198,8 +197,8 @@ class Preflight:
         known = self.columns.get(apply.source, ())
         self.columns[apply.source] = tuple(dict.fromkeys((*known, *named_columns(spec, apply.source, versions))))
         # What clients would refuse, an edit must not make them forget.
-        noted = [from_json(TableColumns, each) for each in self._record.read().get("columns", {}).get(apply.source, ())]
-        informed = with_known_columns(spec, {apply.source: under_present_names(noted, versions)})
+        noted = under_present_names(self._record.columns.get(apply.source, ()), versions)
+        informed = with_known_columns(spec, {apply.source: noted})
         findings, fitting = arrival_findings(apply, ways_to(informed, apply), versions, ways_before(spec, apply))
         came, captured = arriving(ways, fitting), arriving(ways, captured_of(self._actors, apply.source))
         domains: tuple[TableShape, ...] = self._actors.call(

@@ -14,6 +14,8 @@ from typing import Any
 
 from headrace.base.durable_file import replace_file
 from headrace.base.errors import ConfigError
+from headrace.base.plain_data import from_json
+from topology.edits.known_columns import TableColumns
 from topology.edits.stored import PREPARED_FILE, prepared_topology
 from topology.spec import TopologySpec
 
@@ -49,6 +51,14 @@ class PreparedRecord:
                 hint="restore it, or remove it: then `headrace up` prepares everything anew",
             ) from error
         return document
+
+    @property
+    def columns(self) -> dict[str, tuple[TableColumns, ...]]:
+        """By source, the columns of its tables of which a transformation names some; as of the preparation."""
+        return {
+            source: tuple(from_json(TableColumns, each) for each in tables)
+            for source, tables in self.read().get("columns", {}).items()
+        }
 
     def update(self, fields: Mapping[str, Any]) -> None:
         """Write some fields of the record; all others stay unchanged.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.lcr.ddl import DdlChange
     from headrace.lcr.scn import ObjectNumber, Scn
+    from headrace.lcr.table_name import TableName
     from headrace.lcr.tags import Tag
     from headrace.lcr.tracking import Label
     from headrace.lcr.values import ColumnValues
@@ -160,6 +161,25 @@ class TableVersion:
     def table_number(self) -> ObjectNumber:
         """Identity of the table, independent of its name: `root_number`, or `object_number` where that is not known."""
         return self.root_number or self.object_number
+
+
+def changed_table(change: DdlChange, name: TableName | None = None) -> TableVersion:
+    """Return the table of a DDL LCR by number and name, as a version without columns.
+
+    Args:
+        change: of the DDL LCR.
+        name: of the table; None: the one before the change.
+    """
+    owner, table = change.base_table if name is None else name
+    return TableVersion(
+        object_number=change.object_number,
+        version=0,
+        owner=owner,
+        name=table,
+        columns=(),
+        old_image=OldImage.NONE,
+        root_number=change.object_number,
+    )
 
 
 def content_version(table: TableVersion) -> int:

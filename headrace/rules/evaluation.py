@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import BugError
-from headrace.lcr.batch import LcrBatch, OldImage, TableVersion
+from headrace.lcr.batch import LcrBatch, TableVersion, changed_table
 from headrace.lcr.cutting import select_rows, without_unused
 from headrace.lcr.ddl import DdlChange
 from headrace.rules.clients_before import ClientsBefore
@@ -132,15 +132,7 @@ class RuleEvaluation:
         name = change.name_after
         if name is None or name == change.base_table or self.keeps_ddl(*name, tag=tag):
             return change
-        version = TableVersion(
-            object_number=change.object_number,
-            version=0,
-            owner=name.owner,
-            name=name.name,
-            columns=(),
-            old_image=OldImage.NONE,
-        )
-        if self.answer(version, tag=tag) is not TruthValue.FALSE:
+        if self.answer(changed_table(change, name), tag=tag) is not TruthValue.FALSE:
             return change.not_made(f"the rules do not take the DDL of {name}, its new name")
         return change.not_made(f"the rules do not take {name}, its new name: the table leaves them", leaves=True)
 

@@ -264,12 +264,11 @@ class ApplyDriver:
             moved=lambda is_accepted: host.inbox.post(lambda: host.servers.accepted(is_accepted=is_accepted)),
         )
         self.control.cores = replace(cores, servers=servers)
-        beside = threading.Thread(target=self._copy_beside, args=(copying, host), name="copy-beside", daemon=True)
-        beside.start()
+        joins = LoopJoinCalls(host, self._copies_end)
+        beside = self._beside("copying tables", lambda: copying.run_beside(joins), host)
         jobs = IndexJobs(self._config, progress.epoch, self._copies_end)
         self.control.jobs = jobs
-        making = threading.Thread(target=self._make_indexes, args=(jobs, host), name="index-jobs", daemon=True)
-        making.start()
+        making = self._beside("making indexes", jobs.run, host)
         try:
             host.run(self._should_end)
         finally:
@@ -282,27 +281,28 @@ class ApplyDriver:
             making.join()
             beside.join()  # two of them must never live in one process; the waiting caller ends the process
 
-    def _copy_beside(self, copying: TableInstantiation, host: CoordinatorHost) -> None:
-        """Copy tables while others are applied; runs on a separate thread."""
-        try:
-            copying.run_beside(LoopJoinCalls(host, self._copies_end))
-        except HeadraceError as error:
-            host.inbox.fail(error)
-        except Exception as error:
-            log.exception("%s: copying tables", self._config.apply)
-            host.inbox.fail(
-                BugError(f"copying tables: {type(error).__name__}: {error}", hint="see the component's log; report it")
-            )
+    def _beside(self, what: str, work: Callable[[], None], host: CoordinatorHost) -> threading.Thread:
+        """Start a thread that works while rows are applied; an error there ends the loop.
 
-    def _make_indexes(self, jobs: IndexJobs, host: CoordinatorHost) -> None:
-        """Make indexes while rows are applied; runs on a separate thread."""
-        try:
-            jobs.run()
-        except Exception as error:
-            log.exception("%s: making indexes", self._config.apply)
-            host.inbox.fail(
-                BugError(f"making indexes: {type(error).__name__}: {error}", hint="see the component's log; report it")
-            )
+        Args:
+            what: it does, for messages.
+            work: returns when the driver ends.
+            host: of the loop.
+        """
+
+        def run() -> None:
+            try:
+                work()
+            except HeadraceError as error:
+                host.inbox.fail(error)
+            except Exception as error:
+                log.exception("%s: %s", self._config.apply, what)
+                message = f"{what}: {type(error).__name__}: {error}"
+                host.inbox.fail(BugError(message, hint="see the component's log; report it"))
+
+        thread = threading.Thread(target=run, name=what, daemon=True)
+        thread.start()
+        return thread
 
     def _copies_end(self) -> bool:
         """Return whether copying must stop: the driver ends, or its coordinator has ended."""

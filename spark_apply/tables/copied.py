@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.databases.ports import PartOf
-from headrace.lcr.batch import Command, OldImage, TableVersion
+from headrace.lcr.batch import Command, TableVersion, changed_table
 from headrace.lcr.cutting import row_transactions, select_rows
 from headrace.lcr.scn import Scn
 
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
     from headrace.databases.ports import Instantiation
     from headrace.lcr.batch import LcrBatch
-    from headrace.lcr.ddl import DdlChange
     from headrace.rules.evaluation import RuleEvaluation
 
 __all__ = [
     "TABLE_NOT_MADE",
     "FirstScn",
     "beyond_copies",
-    "changed_table",
     "copied_scns",
     "emptied_tables",
     "keys_of",
@@ -151,19 +149,6 @@ def moved_before(batches: Iterable[LcrBatch], copied: Mapping[tuple[str, str], i
 def keys_of(version: TableVersion) -> tuple[tuple[str, str], ...]:
     """Return the keys under which `copied_scns` has a table's rows."""
     return (version.owner, version.name), ("", str(int(version.object_number)))
-
-
-def changed_table(change: DdlChange) -> TableVersion:
-    """Return the table of a DDL LCR by number and name, as a version without columns."""
-    return TableVersion(
-        object_number=change.object_number,
-        version=0,
-        owner=change.base_table_owner,
-        name=change.base_table_name,
-        columns=(),
-        old_image=OldImage.NONE,
-        root_number=change.object_number,
-    )
 
 
 def beyond_copies(batch: LcrBatch, copied: Mapping[tuple[str, str], int]) -> LcrBatch:

@@ -83,7 +83,7 @@ class _Change:
         """Make it, and return what became of it."""
         change = self.change
         if change.why_not_made:
-            return _not_applied(change.why_not_made)
+            return DdlOutcome.not_applied(change.why_not_made)
         record = DdlRecord.of(change.content)
         if record.after is None:
             return self._dropped()
@@ -94,7 +94,7 @@ class _Change:
         found = self._found()
         reason = _refusal(record, found)
         if reason or found is None:
-            return _not_applied(reason)
+            return DdlOutcome.not_applied(reason)
         return self._altered(record, found)
 
     def _found(self) -> StoredTable | None:
@@ -131,15 +131,15 @@ class _Change:
         names = {table.number: TableName(*name) for name, table in self.store.tables.items()}
         there = [(key, names[number]) for key, number in own if number in names]
         if len(there) != 1:
-            return _not_applied(f"no table was copied or made for it: {before} is not renamed")
+            return DdlOutcome.not_applied(f"no table was copied or made for it: {before} is not renamed")
         ((key, name),) = there
         if not record.is_known or _columns(record.before) != _columns(record.after):
-            return _not_applied("it also changes columns, or the table before the change is not known")
+            return DdlOutcome.not_applied("it also changes columns, or the table before the change is not known")
         known = dict(self._records())[key]
         if known.state in BEGUN and known.scn > _AGAIN:
-            return _not_applied("the table is being copied")
+            return DdlOutcome.not_applied("the table is being copied")
         if others := [each[1] for each, number in self._recorded() if names.get(number) == name and each != key]:
-            return _not_applied(f"it has rows of {', '.join(others)}, too")
+            return DdlOutcome.not_applied(f"it has rows of {', '.join(others)}, too")
         if name not in {before, after}:
             raise refused(f"the destination's table is called {name}, not {before}")
         found = self.store.tables[name]
@@ -182,7 +182,7 @@ class _Change:
         identity = "" if creation is None else creation.identities.get(self.process[0], "")
         if not identity:
             why_not = creation.why_not if creation is not None else ""
-            return _not_applied(f"{why_not or 'its rows are not in the log'}; the next headrace up copies it")
+            return DdlOutcome.not_applied(f"{why_not or 'its rows are not in the log'}; the next headrace up copies it")
         found = self._found()
         if found is None:
             outcome = self._made(after)
@@ -250,9 +250,11 @@ class _Change:
         keys = [key for key, number in self._recorded() if number == found.number]
         own = [key for key in keys if self._is_own(key)]
         if not own:
-            return _not_applied("the destination's table of that name is not the one that was copied")
+            return DdlOutcome.not_applied("the destination's table of that name is not the one that was copied")
         if others := [key[1] for key in keys if key not in own]:
-            return _not_applied(f"it is dropped at one of its sources only: it has rows of {', '.join(others)}, too")
+            return DdlOutcome.not_applied(
+                f"it is dropped at one of its sources only: it has rows of {', '.join(others)}, too"
+            )
         statements = [f"DROP TABLE {name}"]
         copied = {number for key, number in self._recorded() if key[:3] == own[0][:3]}
         for other in self.store.tables.values():
@@ -271,7 +273,9 @@ class _Change:
         names = {table.number: f"{owner}.{name}" for (owner, name), table in self.store.tables.items()}
         for key, number in [each for each in self._recorded() if self._is_own(each[0])]:
             if number in names:
-                return _not_applied(f"the table is called {names[number]} here: drop it by hand if nobody needs it")
+                return DdlOutcome.not_applied(
+                    f"the table is called {names[number]} here: drop it by hand if nobody needs it"
+                )
             self.transaction.record(key, None)
         return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
 
@@ -322,10 +326,6 @@ class _Change:
         for key, _ in self._records():
             made = own.get(key)
             yield key, self.store.recorded.get(key, 0) if made is None else made[1]
-
-
-def _not_applied(reason: str) -> DdlOutcome:
-    return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
 
 
 def _columns(structure: Structure | None) -> tuple[tuple[str, object], ...]:

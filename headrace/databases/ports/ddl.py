@@ -113,6 +113,11 @@ class DdlOutcome:
     statements: tuple[str, ...] = ()
     reason: str = ""
 
+    @classmethod
+    def not_applied(cls, reason: str) -> DdlOutcome:
+        """Return the outcome of a change that is only recorded, and why."""
+        return cls(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
+
 
 def deleted_with(number: int) -> DdlOutcome:
     """Return what became of a DDL LCR whose error transaction an operator deleted.

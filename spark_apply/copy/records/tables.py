@@ -136,8 +136,7 @@ class TableRecords:
         Raises:
             DatabaseUnavailable: the destination does not answer.
         """
-        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
-        ours = [each for each in recorded if each.source == self.config.source.site]
+        ours = self._read()
         # The record may have a name already under which the loop's thread has not taken the table up.
         tables, _ = with_recorded_names(self.config.tables, ours)
         found = standings((*tables, *parts_of(tables, ours)), ours)
@@ -169,14 +168,18 @@ class TableRecords:
             self._show_parked(found, ours)
         return found
 
+    def _read(self) -> list[Instantiation]:
+        """Return the records of the source's tables."""
+        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
+        return [each for each in recorded if each.source == self.config.source.site]
+
     def take_recorded_names(self) -> None:
         """Take the tables as the destination calls them, before anything else reads them; for a driver that starts.
 
         Raises:
             DatabaseUnavailable: the destination does not answer.
         """
-        recorded = self.destination.instantiations(self.config.topology, self.config.apply)
-        ours = [each for each in recorded if each.source == self.config.source.site]
+        ours = self._read()
         named, self.parked = with_recorded_names(self.config.tables, ours)
         for table in self.parked:
             self.config.replicated.remove(table.identity)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.base.errors import UnfitTableError
-from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.batch import LcrBatch, TableVersion, changed_table
 from headrace.lcr.cutting import renamed
 from headrace.lcr.scn import FIRST_SCN, Scn
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.driver.reading.pieces import order_scn_of
-from spark_apply.tables.copied import changed_table
 from spark_apply.tables.fits import TableVersions
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.databases.ports import DdlPlace
-from headrace.lcr.batch import LcrBatch, TableVersion
+from headrace.lcr.batch import LcrBatch, TableVersion, changed_table
 from headrace.lcr.cutting import row_transactions, select_rows
 from headrace.lcr.table_name import TableName
 from headrace.lcr.tracking import TrackLog
@@ -18,7 +18,7 @@ from headrace.rules.conditions.nodes import ConditionError
 from headrace.rules.evaluation import RuleEvaluation
 from headrace.rules.transformations.transformation import TransformationError
 from spark_apply.driver.reading.pieces import order_scn_of
-from spark_apply.tables.copied import changed_table, emptied_tables, without_copied
+from spark_apply.tables.copied import emptied_tables, without_copied
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

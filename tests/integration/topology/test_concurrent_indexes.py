@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import psycopg
 import pytest
 
-from headrace.lcr.scn import Scn
-from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.apply.apply_driver import wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.matrices import values
-from tests.support.ways.ddl_way import DdlWay, opened
-from tests.support.ways.one_way import ONE_WAY, WAIT_S, load
+from tests.support.ways.ddl_way import OF_TABLES_WITH_DDL, DdlWay, way_fixture
+from tests.support.ways.one_way import WAIT_S, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WITH_DDL = ONE_WAY.replace("to: [dbs2]}", "to: [dbs2], ddl: true}")
 INDEX = "SELECT pg_get_indexdef(indexrelid), indisvalid FROM pg_index WHERE indexrelid = to_regclass('public.i')"
 
 
-@pytest.fixture(params=values(["queued"], "queued"))
-def way(
-    request: pytest.FixtureRequest,
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[DdlWay]:
-    how = request.param
-    with opened(DdlWay, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
-        yield made
-
-
-def applied(way: DdlWay) -> None:
-    """Wait until all rows are applied, whether or not an index is still being made."""
-    end = Scn(end_of_log(way.source_dsn))
-
-    def is_applied() -> bool:
-        way.tend()
-        return way.driver.control.status().low_watermark_scn >= end
-
-    try:
-        wait_for("all rows", is_applied, WAIT_S)
-    except AssertionError as error:
-        raise AssertionError(str(way.driver.control.status())) from error
+way = way_fixture(DdlWay, OF_TABLES_WITH_DDL, values(["queued"], "queued"))
 
 
 def made(way: DdlWay) -> None:
@@ -67,15 +38,12 @@ def test_rows_are_applied_while_an_index_is_made_and_the_next_driver_goes_on(way
         with load(way.source_dsn):
             execute(way.source_dsn, "CREATE INDEX CONCURRENTLY i ON first (v)")
         execute(way.source_dsn, "INSERT INTO log VALUES (1)")
-        applied(way)
+        way.settle()
         wait_for("an index that is being made", lambda: states(way) == [("i", "RUNNING")], WAIT_S)
         assert way.outcomes() == ["SCHEDULED"]
-        way.driver.stop(0.0)
-        assert way.driver.join(WAIT_S)
-        way.driver = way._driver()
-        way.driver.start()
+        way.kill_driver()
         execute(way.source_dsn, "INSERT INTO log VALUES (2)")
-        applied(way)
+        way.settle()
         wait_for("an index that is being made again", lambda: states(way) == [("i", "RUNNING")], WAIT_S)
         user.rollback()
     made(way)
@@ -91,6 +59,6 @@ def test_change_of_the_table_waits_for_its_index_and_says_so(way: DdlWay) -> Non
         execute(way.source_dsn, "ALTER TABLE first RENAME v TO w; INSERT INTO first VALUES (1001, 'behind')")
         way.paused_on('waits until index "i"')
         user.rollback()
-    applied(way)
+    way.settle()
     made(way)
     assert way.outcomes() == ["APPLIED", "APPLIED"]

@@ -7,79 +7,28 @@ for values that changed without events. Values that only the source has are stil
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 
-from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.ddl.structure_query import read_structure
-from headrace.lcr.scn import Scn
-from headrace.lcr.structure import Structure
-from headrace.lcr.table_name import TableName
-from tests.support.apply.apply_driver import end_of_log, wait_for
-from tests.support.databases.statements import digest, execute
+from tests.support.apply.apply_driver import wait_for
+from tests.support.databases.statements import execute
 from tests.support.session.seeds import scaled, seeds
-from tests.support.ways.ddl_way import WAYS, DdlWay, opened
-from tests.support.ways.one_way import ONE_WAY, WAIT_S, load
+from tests.support.ways.ddl_way import OF_TABLES_WITH_DDL, DdlWay, way_fixture
+from tests.support.ways.one_way import WAIT_S, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WITH_DDL = ONE_WAY.replace("to: [dbs2]}", "to: [dbs2], ddl: true}")
+way = way_fixture(DdlWay, OF_TABLES_WITH_DDL)
 
 
-def structure(dsn: str, table: str) -> Structure:
-    connection = connect(dsn, application_name="test")
-    try:
-        found = read_structure(connection, TableName("public", table))
-    finally:
-        connection.close()
-    assert found is not None
-    return found
-
-
-class Way(DdlWay):
-    """The topology, whose driver is started anew after failures that time heals."""
-
-    def settle(self) -> None:
-        end = Scn(end_of_log(self.source_dsn))
-
-        def is_applied() -> bool:
-            self.tend()
-            return self.driver.control.status().low_watermark_scn >= end
-
-        wait_for("everything", is_applied, WAIT_S)
-
-    def assert_same(self) -> None:
-        self.settle()
-        for table in ("first", "log"):
-            assert digest(self.source_dsn, table) == digest(self.destination_dsn, table), table
-            there, here = structure(self.source_dsn, table), structure(self.destination_dsn, table)
-            assert (here.columns, here.constraints, here.indexes) == (there.columns, there.constraints, there.indexes)
-        assert execute(self.destination_dsn, "SELECT * FROM headrace.apply_error") == []
-
-
-@pytest.fixture(params=WAYS)
-def way(
-    request: pytest.FixtureRequest,
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Way]:
-    how = request.param
-    with opened(Way, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
-        yield made
-
-
-def findings(way: Way) -> list[str]:
+def findings(way: DdlWay) -> list[str]:
     """Return what a look at the rows finds now."""
     wait_for("a look", way.driver.control.look_at_tables, WAIT_S)
     return [each.problem for each in way.driver.control.status().instantiation if each.problem]
 
 
-def test_key_is_widened_among_the_rows_of_its_transaction(way: Way) -> None:
+def test_key_is_widened_among_the_rows_of_its_transaction(way: DdlWay) -> None:
     """Neither that nor a second conversion is taken for rows that changed without events."""
     assert findings(way) == []
     with psycopg.connect(way.source_dsn) as user:
@@ -111,7 +60,7 @@ UNCERTAIN = (
 )
 
 
-def test_values_that_only_the_source_has_are_found_behind_a_conversion_too(way: Way) -> None:
+def test_values_that_only_the_source_has_are_found_behind_a_conversion_too(way: DdlWay) -> None:
     execute(way.source_dsn, "ALTER TABLE first ALTER v TYPE text USING upper(v)")
     execute(way.source_dsn, "ALTER TABLE first ALTER id TYPE bigint")
     way.settle()
@@ -121,7 +70,7 @@ def test_values_that_only_the_source_has_are_found_behind_a_conversion_too(way: 
     assert "headrace copy" in found
 
 
-def test_uncertain_conversions_are_recorded_only(way: Way) -> None:
+def test_uncertain_conversions_are_recorded_only(way: DdlWay) -> None:
     execute(
         way.source_dsn,
         "CREATE FUNCTION migrate() RETURNS void LANGUAGE plpgsql AS $$ BEGIN ALTER TABLE first ALTER v TYPE text; END $$",
@@ -134,7 +83,7 @@ def test_uncertain_conversions_are_recorded_only(way: Way) -> None:
 
 
 @pytest.mark.parametrize("kind", ["uuid DEFAULT gen_random_uuid()", "serial", "integer GENERATED ALWAYS AS IDENTITY"])
-def test_printed_way_out_of_a_default_of_each_row_works(way: Way, kind: str) -> None:
+def test_printed_way_out_of_a_default_of_each_row_works(way: DdlWay, kind: str) -> None:
     """Apply pauses at the first row behind it; the printed ALTER lets it go on, and the finding says what else to do."""
     execute(way.source_dsn, f"ALTER TABLE first ADD COLUMN n {kind}")
     execute(way.source_dsn, "INSERT INTO first (id, v) VALUES (1001, 'behind')")
@@ -167,17 +116,14 @@ def user_history(dsn: str, rng: random.Random, transactions: int, first: int) ->
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("ddl_conversions", test=1, soak=3))
-def test_random_conversions_arrive_once_under_load_whatever_restarts(way: Way, seed: int) -> None:
+def test_random_conversions_arrive_once_under_load_whatever_restarts(way: DdlWay, seed: int) -> None:
     rng = random.Random(seed)
     execute(way.source_dsn, "ALTER TABLE first ADD a integer DEFAULT 1, ADD b numeric(9,1) DEFAULT 2.5")
     with load(way.source_dsn):
         for turn in range(scaled(2, 8)):
             user_history(way.source_dsn, rng, 4, first=1 + turn * 4)
             if rng.random() < 0.5:
-                way.driver.stop(0.0)
-                assert way.driver.join(WAIT_S)
-                way.driver = way._driver()
-                way.driver.start()
+                way.kill_driver()
             else:
                 execute(
                     way.destination_dsn,

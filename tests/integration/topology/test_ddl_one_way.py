@@ -7,77 +7,25 @@ structure and the same rows, and the destination has a record of each change.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.ddl.structure_query import read_structure
-from headrace.lcr.scn import Scn
-from headrace.lcr.structure import Structure
-from headrace.lcr.table_name import TableName
 from spark_apply.driver.apply_driver import ApplyDriver
-from tests.support.apply.apply_driver import end_of_log, wait_for
-from tests.support.databases.statements import digest, execute
+from tests.support.databases.statements import execute
 from tests.support.session.seeds import scaled, seeds
-from tests.support.ways.ddl_way import WAYS, DdlWay, await_copies, opened
-from tests.support.ways.one_way import CAPTURE, ONE_WAY, WAIT_S, OneWay, create_tables, load
+from tests.support.ways.ddl_way import OF_TABLES_WITH_DDL, DdlWay, await_copies, structure, way_fixture
+from tests.support.ways.one_way import CAPTURE, OneWay, create_tables, load
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WITH_DDL = ONE_WAY.replace("to: [dbs2]}", "to: [dbs2], ddl: true}")
-FIRST = TableName("public", "first")
+way = way_fixture(DdlWay, OF_TABLES_WITH_DDL)
 
 
-def structure(dsn: str, table: TableName = FIRST) -> Structure | None:
-    connection = connect(dsn, application_name="test")
-    try:
-        return read_structure(connection, table)
-    finally:
-        connection.close()
-
-
-class Way(DdlWay):
-    """The topology, and what tests ask of it."""
-
-    def settle(self) -> None:
-        """Wait until everything is applied; restart the driver after failures that time heals."""
-        end = Scn(end_of_log(self.source_dsn))
-
-        def is_applied() -> bool:
-            self.tend()
-            return self.driver.control.status().low_watermark_scn >= end
-
-        wait_for("everything", is_applied, WAIT_S)
-
-    def assert_same(self) -> None:
-        self.settle()
-        for table in ("first", "log"):
-            assert digest(self.source_dsn, table) == digest(self.destination_dsn, table), table
-        there, here = structure(self.source_dsn), structure(self.destination_dsn)
-        assert there is not None
-        assert here is not None
-        assert (here.columns, here.constraints, here.indexes) == (there.columns, there.constraints, there.indexes)
-        assert execute(self.destination_dsn, "SELECT * FROM headrace.apply_error") == []
-
-
-@pytest.fixture(params=WAYS)
-def way(
-    request: pytest.FixtureRequest,
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Way]:
-    how = request.param
-    with opened(Way, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
-        yield made
-
-
-def test_rows_around_changes_of_one_transaction_arrive_in_order(way: Way) -> None:
+def test_rows_around_changes_of_one_transaction_arrive_in_order(way: DdlWay) -> None:
     with psycopg.connect(way.source_dsn) as user:
         user.execute("INSERT INTO first VALUES (1001, 'before')")
         user.execute("ALTER TABLE first ADD COLUMN w integer NOT NULL DEFAULT 7, DROP COLUMN v")
@@ -95,7 +43,7 @@ def test_rows_around_changes_of_one_transaction_arrive_in_order(way: Way) -> Non
     assert way.outcomes() == ["APPLIED"] * 3
 
 
-def test_what_is_rolled_back_never_arrives(way: Way) -> None:
+def test_what_is_rolled_back_never_arrives(way: DdlWay) -> None:
     with psycopg.connect(way.source_dsn) as user:
         user.execute("ALTER TABLE first ADD COLUMN gone integer")
         user.rollback()
@@ -108,7 +56,7 @@ def test_what_is_rolled_back_never_arrives(way: Way) -> None:
     assert way.outcomes() == ["APPLIED"]
 
 
-def test_change_that_an_operator_made_before_is_passed_over(way: Way) -> None:
+def test_change_that_an_operator_made_before_is_passed_over(way: DdlWay) -> None:
     execute(way.destination_dsn, "ALTER TABLE first ADD COLUMN w integer DEFAULT 7")
     execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer DEFAULT 7")
     execute(way.source_dsn, "INSERT INTO first VALUES (1001, 'behind', 8)")
@@ -116,7 +64,7 @@ def test_change_that_an_operator_made_before_is_passed_over(way: Way) -> None:
     assert way.outcomes() == ["PASSED OVER"]
 
 
-class Early(Way):
+class Early(DdlWay):
     """Users change the table when it is captured and not copied yet."""
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
@@ -134,7 +82,7 @@ def test_change_before_the_copy_is_recorded_because_no_copy_has_it(
     source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_tables(source_database, destination_database)
-    way = Early(tmp_path, source_database, destination_database, monkeypatch, text=WITH_DDL)
+    way = Early(tmp_path, source_database, destination_database, monkeypatch, text=OF_TABLES_WITH_DDL)
     try:
         await_copies(way)
         execute(way.source_dsn, "CREATE INDEX late ON first (v, id)")
@@ -145,7 +93,7 @@ def test_change_before_the_copy_is_recorded_because_no_copy_has_it(
             " FROM headrace.dba_apply_ddl ORDER BY ddl_number",
         )
         assert found == [(True, "NOT APPLIED", True), (True, "NOT APPLIED", True), (False, "APPLIED", False)]
-        here = structure(way.destination_dsn)
+        here = structure(way.destination_dsn, "first")
         assert here is not None
         assert [each.name for each in here.indexes] == ["late"]
         assert way.driver.control.status().counters["ddl_not_applied"] == 2
@@ -153,7 +101,7 @@ def test_change_before_the_copy_is_recorded_because_no_copy_has_it(
         way.close()
 
 
-def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: Way) -> None:
+def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: DdlWay) -> None:
     execute(way.destination_dsn, "UPDATE first SET v = NULL WHERE id = 5")
     with psycopg.connect(way.source_dsn) as user:
         user.execute("INSERT INTO log VALUES (1)")
@@ -166,7 +114,7 @@ def test_change_that_rows_here_refuse_pauses_until_they_are_corrected(way: Way) 
     assert way.outcomes() == ["APPLIED"]
 
 
-def test_change_may_be_left_out_by_the_printed_statement(way: Way) -> None:
+def test_change_may_be_left_out_by_the_printed_statement(way: DdlWay) -> None:
     execute(way.destination_dsn, "ALTER TABLE first ADD COLUMN w text")
     execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer; INSERT INTO log VALUES (1)")
     said = way.paused_on("headrace.ddl_skip")
@@ -179,7 +127,7 @@ def test_change_may_be_left_out_by_the_printed_statement(way: Way) -> None:
 UNKNOWN = "the table before the change is not known"
 
 
-def test_change_after_overlapping_ones_is_named_and_not_made(way: Way) -> None:
+def test_change_after_overlapping_ones_is_named_and_not_made(way: DdlWay) -> None:
     with psycopg.connect(way.source_dsn) as other:
         other.execute("CREATE INDEX i1 ON first (v)")
         execute(way.source_dsn, "CREATE INDEX i2 ON first (v, id)")
@@ -191,7 +139,7 @@ def test_change_after_overlapping_ones_is_named_and_not_made(way: Way) -> None:
     way.assert_same()
 
 
-def test_change_that_was_missed_is_named_after_up(way: Way) -> None:
+def test_change_that_was_missed_is_named_after_up(way: DdlWay) -> None:
     with psycopg.connect(way.source_dsn) as other:
         other.execute("LOCK TABLE headrace_ddl.log IN ACCESS EXCLUSIVE MODE")
         execute(way.source_dsn, "CREATE INDEX i1 ON first (v)")
@@ -204,7 +152,7 @@ def test_change_that_was_missed_is_named_after_up(way: Way) -> None:
     assert way.outcomes() == ["NOT APPLIED", "APPLIED"]
 
 
-def not_applied(way: Way) -> list[tuple[object, ...]]:
+def not_applied(way: DdlWay) -> list[tuple[object, ...]]:
     return execute(
         way.destination_dsn, "SELECT command_type, reason FROM headrace.dba_ddl_not_applied ORDER BY ddl_number"
     )
@@ -262,17 +210,14 @@ def user_history(dsn: str, rng: random.Random, transactions: int, first: int) ->
 
 @pytest.mark.seeded
 @pytest.mark.parametrize("seed", seeds("ddl_one_way", test=1, soak=3))
-def test_random_changes_arrive_once_under_load_whatever_restarts(way: Way, seed: int) -> None:
+def test_random_changes_arrive_once_under_load_whatever_restarts(way: DdlWay, seed: int) -> None:
     rng = random.Random(seed)
     with load(way.source_dsn):
         for turn in range(scaled(3, 8)):
             user_history(way.source_dsn, rng, 6, first=1 + turn * 6)
             broken = rng.choice(["driver", "capture", "sessions"])
             if broken == "driver":
-                way.driver.stop(0.0)
-                assert way.driver.join(WAIT_S)
-                way.driver = way._driver()
-                way.driver.start()
+                way.kill_driver()
             elif broken == "capture":
                 way.replace_capture()
             else:

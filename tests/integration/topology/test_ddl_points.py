@@ -5,42 +5,24 @@ Two real servers in one process: the real hosts, and a driver on threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import psycopg
 import pytest
 
-from headrace.lcr.scn import Scn
 from protos import apply_pb2 as pb
-from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.apply.apply_driver import wait_for
 from tests.support.databases.statements import digest, execute
-from tests.support.ways.ddl_way import WAYS, DdlWay, opened
-from tests.support.ways.one_way import ONE_WAY, WAIT_S
+from tests.support.ways.ddl_way import OF_SCHEMA_WITH_DDL, DdlWay, way_fixture
+from tests.support.ways.one_way import WAIT_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
-
-WITH_DDL = ONE_WAY.replace(
-    "- {tables: [public.first, public.log], from: dbs1, to: [dbs2]}",
-    "- {schemas: [public], from: dbs1, to: [dbs2], ddl: true}",
-)
 
 
 class Way(DdlWay):
     """The topology, and what tests ask of it."""
 
-    def settle(self) -> None:
-        """Wait until everything is applied; restart the driver after failures that time heals."""
-        end = Scn(end_of_log(self.source_dsn))
+    settled_states = frozenset({"DONE"})
 
-        def is_applied() -> bool:
-            self.tend()
-            status = self.driver.control.status()
-            return status.low_watermark_scn >= end and {each.state for each in status.instantiation} <= {"DONE"}
-
-        wait_for("everything", is_applied, WAIT_S)
-
-    def assert_same(self, *tables: str) -> None:
+    def assert_same_rows(self, *tables: str) -> None:
         """Compare rows behind everything that was written."""
         self.settle()
         for name in tables:
@@ -53,17 +35,7 @@ class Way(DdlWay):
         )
 
 
-@pytest.fixture(params=WAYS)
-def way(
-    request: pytest.FixtureRequest,
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Way]:
-    how = request.param
-    with opened(Way, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
-        yield made
+way = way_fixture(Way, OF_SCHEMA_WITH_DDL)
 
 
 def test_default_of_a_new_column_that_comes_late_overwrites_no_newer_value(way: Way) -> None:
@@ -74,7 +46,7 @@ def test_default_of_a_new_column_that_comes_late_overwrites_no_newer_value(way: 
         execute(way.source_dsn, "ALTER TABLE first ADD COLUMN x integer DEFAULT 1; UPDATE first SET x = 2 WHERE id = 2")
         waiting = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted AND relation = 'first'::regclass"
         wait_for("the DDL at the lock", lambda: execute(way.destination_dsn, waiting)[0][0], WAIT_S)
-    way.assert_same("first")
+    way.assert_same_rows("first")
     changed = "SELECT id, w, x FROM first WHERE id IN (1, 2, 3, 1001) ORDER BY id"
     assert execute(way.destination_dsn, changed) == [(1, 8, 1), (2, 7, 2), (3, 7, 1), (1001, 9, 1)]
 
@@ -83,7 +55,7 @@ def test_column_made_early_by_hand_takes_the_sources_newer_values(way: Way) -> N
     execute(way.destination_dsn, "ALTER TABLE first ADD COLUMN w integer DEFAULT 7")
     execute(way.source_dsn, "INSERT INTO first VALUES (1001, 'before')")
     execute(way.source_dsn, "ALTER TABLE first ADD COLUMN w integer DEFAULT 7; UPDATE first SET w = 8 WHERE id = 1001")
-    way.assert_same("first")
+    way.assert_same_rows("first")
     assert way.outcomes() == ["PASSED OVER"]
 
 
@@ -102,18 +74,18 @@ def test_row_with_a_label_that_the_destination_lacks_is_an_error_until_it_has_it
     assert way.outcomes() == ["APPLIED"]
     execute(way.destination_dsn, "ALTER TYPE mood ADD VALUE 'la'")
     execute_errors(way)
-    way.assert_same("moods")
+    way.assert_same_rows("moods")
 
 
 def test_rows_follow_tables_that_exchange_names(way: Way) -> None:
     execute(way.source_dsn, "CREATE TABLE a (id integer PRIMARY KEY, v text); INSERT INTO a VALUES (1, 'a')")
     execute(way.source_dsn, "CREATE TABLE b (id integer PRIMARY KEY, v text); INSERT INTO b VALUES (1, 'b')")
-    way.assert_same("a", "b")
+    way.assert_same_rows("a", "b")
     execute(
         way.source_dsn, "BEGIN; ALTER TABLE a RENAME TO c; ALTER TABLE b RENAME TO a; ALTER TABLE c RENAME TO b; COMMIT"
     )
     execute(way.source_dsn, "INSERT INTO a VALUES (2, 'of b'); INSERT INTO b VALUES (2, 'of a')")
-    way.assert_same("a", "b")
+    way.assert_same_rows("a", "b")
     assert way.reasons() == []
 
 
@@ -123,7 +95,7 @@ def test_table_that_is_written_anew_sends_no_rows_and_goes_on(way: Way) -> None:
     execute(way.source_dsn, "CLUSTER first USING first_pkey")
     execute(way.source_dsn, "REINDEX TABLE CONCURRENTLY first")
     execute(way.source_dsn, "UPDATE first SET v = 'behind' WHERE id = 1001; CREATE INDEX i ON first (v)")
-    way.assert_same("first")
+    way.assert_same_rows("first")
     assert way.outcomes() == ["APPLIED"]
 
 
@@ -132,16 +104,16 @@ def test_truncated_log_costs_the_next_change_and_no_row(way: Way) -> None:
     execute(way.source_dsn, "INSERT INTO log VALUES (1)")
     execute(way.source_dsn, "TRUNCATE headrace_ddl.log, log; INSERT INTO log VALUES (2)")
     execute(way.source_dsn, "CREATE INDEX i ON first (v); INSERT INTO first VALUES (1002, 'n', 2)")
-    way.assert_same("first", "log")
+    way.assert_same_rows("first", "log")
     assert way.reasons() == [("CREATE INDEX", "the table before the change is not known")]
     execute(way.source_dsn, "ALTER TABLE first ADD COLUMN x integer; INSERT INTO first VALUES (1003, 'n', 3, 3)")
-    way.assert_same("first")
+    way.assert_same_rows("first")
     assert way.outcomes() == ["APPLIED", "NOT APPLIED", "APPLIED"]
 
 
 def test_deadlock_with_a_writer_of_the_destination_ends_and_loses_nothing(way: Way) -> None:
     execute(way.source_dsn, "INSERT INTO log VALUES (1)")
-    way.assert_same("log")
+    way.assert_same_rows("log")
     with psycopg.connect(way.destination_dsn) as writer:
         writer.execute("LOCK TABLE first IN ROW EXCLUSIVE MODE")
         with psycopg.connect(way.source_dsn) as user:
@@ -155,7 +127,7 @@ def test_deadlock_with_a_writer_of_the_destination_ends_and_loses_nothing(way: W
             writer.rollback()
         except psycopg.errors.DeadlockDetected:
             writer.rollback()
-    way.assert_same("first", "log")
+    way.assert_same_rows("first", "log")
     assert way.outcomes() == ["APPLIED"]
 
 
@@ -169,10 +141,10 @@ def test_prepared_transaction_arrives_when_it_is_committed(way: Way) -> None:
         f" 'x', 1); CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1); PREPARE TRANSACTION '{name}'",
     )
     execute(way.source_dsn, "INSERT INTO log VALUES (1)")
-    way.assert_same("log")
+    way.assert_same_rows("log")
     assert way.outcomes() == []
     execute(way.source_dsn, f"COMMIT PREPARED '{name}'")
-    way.assert_same("first", "made")
+    way.assert_same_rows("first", "made")
     assert way.outcomes() == ["APPLIED"] * 2
 
 
@@ -182,5 +154,5 @@ def test_string_of_several_statements_arrives_once(way: Way) -> None:
         "ALTER TABLE first ADD COLUMN w int; INSERT INTO first VALUES (1001, 'x', 1); CREATE TABLE made (id int PRIMARY"
         " KEY); INSERT INTO made VALUES (1); ALTER TABLE first DROP COLUMN v; UPDATE first SET w = 2 WHERE id = 1001",
     )
-    way.assert_same("first", "made")
+    way.assert_same_rows("first", "made")
     assert way.outcomes() == ["APPLIED"] * 3

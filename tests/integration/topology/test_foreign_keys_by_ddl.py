@@ -9,33 +9,24 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.ddl.structure_query import read_structure
-from headrace.lcr.scn import Scn
-from headrace.lcr.structure import Structure
-from headrace.lcr.table_name import TableName
 from headrace.rules.table_settings import TableSettings
 from protos import apply_pb2 as pb
-from tests.support.apply.apply_driver import end_of_log, wait_for
+from tests.support.apply.apply_driver import wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
 from tests.support.session.seeds import scaled, seeds
-from tests.support.ways.ddl_way import WAYS, DdlWay, opened
-from tests.support.ways.one_way import ONE_WAY, WAIT_S
+from tests.support.ways.ddl_way import OF_SCHEMA_WITH_DDL, WAYS, DdlWay, opened, structure
+from tests.support.ways.one_way import WAIT_S
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WITH_DDL = ONE_WAY.replace(
-    "- {tables: [public.first, public.log], from: dbs1, to: [dbs2]}",
-    "- {schemas: [public], from: dbs1, to: [dbs2], ddl: true}",
-)
 TABLES = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
 # In one snapshot: rows that refer to nothing, and whether there is a key that forbids them.
 ORPHANS = """SELECT (SELECT count(*) FROM child c WHERE c.parent IS NOT NULL AND NOT EXISTS (SELECT FROM parent p WHERE p.id = c.parent)),
@@ -52,33 +43,15 @@ STATEMENTS = (
 )
 
 
-def structure(dsn: str, name: str) -> Structure:
-    with closing(connect(dsn, application_name="test")) as connection:
-        found = read_structure(connection, TableName("public", name))
-    assert found is not None
-    return found
-
-
 class Way(DdlWay):
     """The topology with four apply servers, and what tests ask of it."""
 
     parallelism = 4
+    settled_states = frozenset({"DONE", "GONE"})
 
     def assert_same(self) -> None:
         """Wait until everything is applied, and compare all tables with their foreign keys."""
-        end, said = Scn(end_of_log(self.source_dsn)), [""]
-
-        def is_settled() -> bool:
-            self.tend()
-            status = self.driver.control.status()
-            states = {each.state for each in status.instantiation}
-            said[0] = f"{status.state} {status.detail} {status.hint} {status.low_watermark_scn} of {end} {states}"
-            return status.low_watermark_scn >= end and states <= {"DONE", "GONE"}
-
-        try:
-            wait_for("everything", is_settled, WAIT_S)
-        except AssertionError as error:
-            raise AssertionError(said[0]) from error
+        self.settle()
         names = execute(self.source_dsn, TABLES)
         assert execute(self.destination_dsn, TABLES) == names
         for (name,) in names:
@@ -86,13 +59,6 @@ class Way(DdlWay):
             there, here = structure(self.source_dsn, name), structure(self.destination_dsn, name)
             assert here.constraints == there.constraints, name
         assert execute(self.destination_dsn, "SELECT * FROM headrace.apply_error") == []
-
-    def kill_driver(self) -> None:
-        """Let the driver and its tasks end at once, and begin another one."""
-        self.driver.stop(0.0)
-        assert self.driver.join(WAIT_S)
-        self.driver = self._driver()
-        self.driver.start()
 
 
 class Checking(Way):
@@ -110,7 +76,7 @@ def way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Way]:
     how, kind = WAYS[0], request.param
-    with opened(kind, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
+    with opened(kind, how, tmp_path, source_database, destination_database, monkeypatch, OF_SCHEMA_WITH_DDL) as made:
         yield made
 
 

@@ -21,29 +21,23 @@ import pytest
 
 from headrace.base.errors import DatabaseUnavailable
 from headrace.databases.ports import Instantiation
-from headrace.databases.postgres.connection import connect
-from headrace.databases.postgres.ddl.structure_query import read_structure
 from headrace.databases.postgres.destination.database import PostgresDestination
 from headrace.deployment.inspection import check_topology, plan_topology
 from headrace.lcr.scn import Scn
 from headrace.lcr.structure import Part, PartName, elements
-from headrace.lcr.table_name import TableName
 from protos import apply_pb2 as pb
 from spark_apply.server import apply_server
 from tests.support.apply.apply_driver import end_of_log, wait_for
 from tests.support.databases.statements import digest, execute
 from tests.support.session.background import in_background
 from tests.support.session.seeds import scaled, seeds
-from tests.support.ways.ddl_way import WAYS, DdlWay, await_copies, opened
-from tests.support.ways.one_way import ONE_WAY, WAIT_S, create_tables, load
+from tests.support.ways.ddl_way import OF_SCHEMA_WITH_DDL, DdlWay, await_copies, opened, structure, way_fixture
+from tests.support.ways.one_way import WAIT_S, create_tables, load
 from topology.edits.stored import PREPARED_FILE, spec_to_json
 
 pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 
-WITH_DDL = ONE_WAY.replace(
-    "- {tables: [public.first, public.log], from: dbs1, to: [dbs2]}",
-    "- {schemas: [public], from: dbs1, to: [dbs2], ddl: true}",
-)
+NOT_APPLIED = "SELECT object_name, reason, ddl_text FROM headrace.dba_ddl_not_applied ORDER BY ddl_number"
 COPIED = {"first", "log"}  # all others are made by DDL
 TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
 APPLY_SESSIONS = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()
@@ -55,26 +49,14 @@ def tables(dsn: str) -> list[str]:
 
 
 def parts(dsn: str, name: str) -> dict[PartName, Part]:
-    """Return a table's parts, without the foreign keys, which are not replicated."""
-    with closing(connect(dsn, application_name="test")) as connection:
-        found = elements(read_structure(connection, TableName("public", name)))
-    return {key: part for key, part in found.items() if getattr(part, "type", "") != "f"}
+    """Return a table's parts, without the foreign keys, which are left out where a table is not level."""
+    return {key: part for key, part in elements(structure(dsn, name)).items() if getattr(part, "type", "") != "f"}
 
 
 class Way(DdlWay):
     """The topology, and what tests ask of it."""
 
-    def settle(self) -> None:
-        """Wait until everything is applied and every table joined; restart the driver after failures that time heals."""
-        end = Scn(end_of_log(self.source_dsn))
-
-        def is_settled() -> bool:
-            self.tend()
-            status = self.driver.control.status()
-            states = {each.state for each in status.instantiation}
-            return status.low_watermark_scn >= end and states <= {"DONE", "GONE"}
-
-        wait_for("everything", is_settled, WAIT_S)
+    settled_states = frozenset({"DONE", "GONE"})
 
     def assert_same(self) -> None:
         """Compare everything."""
@@ -99,13 +81,6 @@ class Way(DdlWay):
             if name not in COPIED:
                 assert (record.row_count, record.digest) == (0, "0" * 32), record
 
-    def kill_driver(self) -> None:
-        """Let the driver and its tasks end at once, and begin another one."""
-        self.driver.stop(0.0)
-        assert self.driver.join(WAIT_S)
-        self.driver = self._driver()
-        self.driver.start()
-
     def kill_sessions(self) -> None:
         execute(self.destination_dsn, APPLY_SESSIONS)
 
@@ -113,16 +88,18 @@ class Way(DdlWay):
         self._source.prepare(self.spec.name, self.spec.capture_rules("dbs1"))
 
 
-@pytest.fixture(params=WAYS)
-def way(
-    request: pytest.FixtureRequest,
-    source_database: str,
-    destination_database: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+way = way_fixture(Way, OF_SCHEMA_WITH_DDL)
+
+
+@pytest.fixture
+def of_shop(
+    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Way]:
-    how = request.param
-    with opened(Way, how, tmp_path, source_database, destination_database, monkeypatch, WITH_DDL) as made:
+    """The topology, with a second schema."""
+    for dsn in (source_database, destination_database):
+        execute(dsn, "CREATE SCHEMA shop")
+    text = OF_SCHEMA_WITH_DDL.replace("[public]", "[public, shop]")
+    with opened(Way, "combined", tmp_path, source_database, destination_database, monkeypatch, text) as made:
         yield made
 
 
@@ -358,23 +335,12 @@ def test_rename_that_was_left_out_is_made_by_hand(way: Way) -> None:
     assert "old" in way.records()
 
 
-def test_schema_of_a_serial_table(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_tables(source_database, destination_database)
-    for dsn in (source_database, destination_database):
-        execute(dsn, "CREATE SCHEMA shop")
-    text = WITH_DDL.replace("[public]", "[public, shop]")
-    way = Way(tmp_path, source_database, destination_database, monkeypatch, text=text)
-    try:
-        await_copies(way)
-        execute(source_database, "CREATE TABLE made (id serial PRIMARY KEY, v text); INSERT INTO made (v) VALUES ('a')")
-        execute(source_database, "ALTER TABLE made SET SCHEMA shop; INSERT INTO shop.made (v) VALUES ('b')")
-        way.assert_same()
-        assert digest(destination_database, "shop.made") == digest(source_database, "shop.made")
-        assert set(way.outcomes()) == {"APPLIED"}
-    finally:
-        way.close()
+def test_schema_of_a_serial_table(of_shop: Way) -> None:
+    execute(of_shop.source_dsn, "CREATE TABLE made (id serial PRIMARY KEY, v text); INSERT INTO made (v) VALUES ('a')")
+    execute(of_shop.source_dsn, "ALTER TABLE made SET SCHEMA shop; INSERT INTO shop.made (v) VALUES ('b')")
+    of_shop.assert_same()
+    assert digest(of_shop.destination_dsn, "shop.made") == digest(of_shop.source_dsn, "shop.made")
+    assert set(of_shop.outcomes()) == {"APPLIED"}
 
 
 def test_table_that_becomes_a_partition_keeps_its_rows_coming(way: Way) -> None:
@@ -569,7 +535,7 @@ def test_missing_schema_pauses_until_it_is_there(
 ) -> None:
     create_tables(source_database, destination_database)
     execute(source_database, "CREATE SCHEMA shop")
-    text = WITH_DDL.replace("[public]", "[public, shop]")
+    text = OF_SCHEMA_WITH_DDL.replace("[public]", "[public, shop]")
     way = Way(tmp_path, source_database, destination_database, monkeypatch, text=text)
     try:
         await_copies(way)
@@ -732,25 +698,14 @@ def test_table_dropped_in_a_serializable_transaction_may_come_again(way: Way) ->
     way.assert_nothing_was_copied()
 
 
-def test_schema_that_is_dropped_takes_its_tables(
-    source_database: str, destination_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_tables(source_database, destination_database)
-    for dsn in (source_database, destination_database):
-        execute(dsn, "CREATE SCHEMA shop")
-    text = WITH_DDL.replace("[public]", "[public, shop]")
-    way = Way(tmp_path, source_database, destination_database, monkeypatch, text=text)
-    try:
-        await_copies(way)
-        execute(source_database, "CREATE TABLE shop.a (id integer PRIMARY KEY)")
-        execute(source_database, "CREATE TABLE shop.b (id integer PRIMARY KEY, a integer)")
-        execute(source_database, "INSERT INTO shop.a VALUES (1); INSERT INTO shop.b VALUES (1, 1)")
-        execute(source_database, "DROP SCHEMA shop CASCADE")
-        way.assert_same()
-        assert execute(destination_database, "SELECT tablename FROM pg_tables WHERE schemaname = 'shop'") == []
-        assert set(way.records()) == COPIED
-    finally:
-        way.close()
+def test_schema_that_is_dropped_takes_its_tables(of_shop: Way) -> None:
+    execute(of_shop.source_dsn, "CREATE TABLE shop.a (id integer PRIMARY KEY)")
+    execute(of_shop.source_dsn, "CREATE TABLE shop.b (id integer PRIMARY KEY, a integer)")
+    execute(of_shop.source_dsn, "INSERT INTO shop.a VALUES (1); INSERT INTO shop.b VALUES (1, 1)")
+    execute(of_shop.source_dsn, "DROP SCHEMA shop CASCADE")
+    of_shop.assert_same()
+    assert execute(of_shop.destination_dsn, "SELECT tablename FROM pg_tables WHERE schemaname = 'shop'") == []
+    assert set(of_shop.records()) == COPIED
 
 
 # --------------------------------------------------------------------------- commands
@@ -893,4 +848,4 @@ def test_random_tables_arrive_once_whatever_restarts(way: Way, seed: int, rename
                     way.kill_sessions()
     way.assert_same()
     way.assert_nothing_was_copied()
-    assert set(way.outcomes()) <= {"APPLIED", "PASSED OVER"}
+    assert set(way.outcomes()) <= {"APPLIED", "PASSED OVER"}, execute(way.destination_dsn, NOT_APPLIED)

@@ -36,6 +36,7 @@ from spark_apply.driver.reading.pieces import LargeDropped, LargePart, Piece, Ru
 from spark_apply.tables.arriving import ArrivingTables
 from spark_apply.tables.fits import TableFits
 from spark_apply.tables.unsettled import DdlFates, TableChanges
+from tests.support.apply.ddl_reading import identity, listed
 from tests.support.session.seeds import scaled
 from tests.support.values.ddl_changes import column, ddl_batch, ddl_change, structure
 from tests.support.values.lcr_batches import column_values, table_version, transactions
@@ -44,10 +45,6 @@ TOPOLOGY = "t"
 NAMES = ("a", "b")
 FREE = ("c", "d")  # names that only a RENAME gives
 Outcome = DdlOutcomeKind
-
-
-def identity(number: int) -> str:
-    return f"7.1.{number}.{number + 50_000}"
 
 
 def number_of(found: str) -> int:
@@ -253,18 +250,7 @@ class World:
     def start_driver(self) -> None:
         """A new driver asks the source for its tables; rarely, the former one applies more before it is fenced."""
         now = self.now() if self.rng.random() < 0.8 else self.rng.choice([items[0].order + 1 for items in self.made])
-        known = {number: TableName("public", name) for number, name in self.there_at(now).items()}
-        tables = [
-            TableToInstantiate(
-                identity=identity(number),
-                source=name,
-                destination=name,
-                object_numbers=(number,),
-                as_of=Scn(now),
-                takes_ddl=True,
-            )
-            for number, name in known.items()
-        ]
+        tables = [listed(name, number, as_of=now) for number, name in self.there_at(now).items()]
         tables = list(with_recorded_names(tables, self.records.values())[0])
         self.tables = {table.identity: table for table in tables}
         starts = table_starts(standings(tables, self.records.values()))

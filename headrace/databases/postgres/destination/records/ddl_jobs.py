@@ -193,8 +193,7 @@ def read_job(connection: psycopg.Connection[Any], topology: str, apply: str, num
 
 def start_job(connection: psycopg.Connection[Any], topology: str, apply: str, epoch: int, number: int) -> None:
     """Note that an attempt begins."""
-    values = {"number": number, "topology": topology, "apply": apply, "epoch": epoch}
-    connection.execute(_START.encode(), values)
+    connection.execute(_START.encode(), _own(topology, apply, epoch, number))
 
 
 def fail_job(
@@ -211,9 +210,8 @@ def fail_job(
         problem: why.
         fix: what an operator can do.
     """
-    values = {"number": number, "topology": topology, "apply": apply, "epoch": epoch}
     texts = {"problem": storable(connection, problem), "fix": storable(connection, fix)}
-    connection.execute(_FAIL.encode(), {**values, **texts})
+    connection.execute(_FAIL.encode(), {**_own(topology, apply, epoch, number), **texts})
 
 
 def end_job(
@@ -235,9 +233,14 @@ def end_job(
         outcome: what became of it; None: that is recorded already.
     """
     with connection.transaction():
-        values = {"number": job.number, "topology": topology, "apply": apply, "epoch": epoch}
-        if connection.execute(_DELETE.encode(), values).rowcount and outcome is not None:
+        own = _own(topology, apply, epoch, job.number)
+        if connection.execute(_DELETE.encode(), own).rowcount and outcome is not None:
             _end(connection, topology, apply, job, outcome)
+
+
+def _own(topology: str, apply: str, epoch: int, number: int) -> dict[str, Any]:
+    """Return the parameters of `_OWN`."""
+    return {"number": number, "topology": topology, "apply": apply, "epoch": epoch}
 
 
 def _end(connection: psycopg.Connection[Any], topology: str, apply: str, job: IndexJob, outcome: DdlOutcome) -> None:

@@ -144,13 +144,13 @@ class NewTables:
         """
         made = creation.identities.get(self._identity.topology)
         if made is None or record.after is None:
-            return _not_applied(f"{creation.why_not or _NOT_CAPTURED}; {_COPIED_NEXT}")
+            return DdlOutcome.not_applied(f"{creation.why_not or _NOT_CAPTURED}; {_COPIED_NEXT}")
         table = TableName.of(record.after)
         role, remark = self._role(record.after.role)
         keys = self._referenced.reasons(record, place, is_in_order=is_in_order)
         plan = plan_creation(record, role, self._transaction.connection.info.server_version // 10_000, keys)
         if plan.refusal:
-            return _not_applied(f"{plan.refusal}; {_COPIED_NEXT}")
+            return DdlOutcome.not_applied(f"{plan.refusal}; {_COPIED_NEXT}")
         found = self._kind(table)
         if found is None:
             statements = self._make(plan, table)
@@ -297,16 +297,16 @@ class NewTables:
         identity, connection = self._identity, self._transaction.connection
         here = self.structure(table)
         if reason := drop_refusal(record.before, here):
-            return _not_applied(reason)
+            return DdlOutcome.not_applied(reason)
         if self._kind(table) is None:
             return self._drop_missing(record, place)
         records = self._records(table)
         own = [each for each in records if each.is_of(identity, place.source) and each.is_numbered(record.relation)]
         if not own or here is None:
-            return _not_applied("the destination's table of that name is not the one that was copied")
+            return DdlOutcome.not_applied("the destination's table of that name is not the one that was copied")
         others = ", ".join(dict.fromkeys(str(each) for each in records if each not in own)) or self._others(table)
         if others:
-            return _not_applied(f"it is dropped at one of its sources only: it has rows of {others}, too")
+            return DdlOutcome.not_applied(f"it is dropped at one of its sources only: it has rows of {others}, too")
         with self._transaction.own_statements("looking for what depends on a table"):
             keys = referring_keys(connection, identity, place.source, table)
             sequences = shared_sequences(connection, identity, place.source, table)
@@ -319,7 +319,9 @@ class NewTables:
             found = numbered_records(connection, self._identity, place.source, record.relation)
             for each, name in found:
                 if name is not None:
-                    return _not_applied(f"the table is called {name} here: drop it by hand if nobody needs it")
+                    return DdlOutcome.not_applied(
+                        f"the table is called {name} here: drop it by hand if nobody needs it"
+                    )
                 forget(connection, each)
         return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER)
 
@@ -454,10 +456,6 @@ def run_ddl(transaction: SessionTransaction, statements: tuple[str, ...]) -> tup
         shown = statement if len(statement) <= _SHOWN_MAX else f"{statement[:_SHOWN_MAX]}..."
         transaction.run([Statement(sql=statement)], shown)
     return statements
-
-
-def _not_applied(reason: str) -> DdlOutcome:
-    return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
 
 
 def _joined(remark: str, plan: PlannedCreation) -> str:

@@ -116,20 +116,22 @@ class RenamedTables:
         there = [(each, name) for each, name in found if name is not None]
         if not there:
             gone = "the table that was copied is gone" if found else "no table was copied or made for it"
-            return _not_applied(f"{gone}: the destination's table {before} is not renamed")
+            return DdlOutcome.not_applied(f"{gone}: the destination's table {before} is not renamed")
         if len(there) > 1:
-            return _not_applied("several records are of the table")
+            return DdlOutcome.not_applied("several records are of the table")
         ((of, name),) = there
         here = self._new_tables.structure(name)
         if reason := unlike_rename(record, here, connection.info.server_version // 10_000):
-            return _not_applied(reason)
+            return DdlOutcome.not_applied(reason)
         if here is None:
-            return _not_applied("the destination does not show it")
+            return DdlOutcome.not_applied("the destination does not show it")
         with self._transaction.own_statements("asking whether a table is being copied"):
             if is_being_copied(connection, of):
-                return _not_applied("the table is being copied: rename it at the destination when its copy is finished")
+                return DdlOutcome.not_applied(
+                    "the table is being copied: rename it at the destination when its copy is finished"
+                )
         if others := self._new_tables.others_of(name, of):
-            return _not_applied(f"it is renamed at one of its sources only: it has rows of {others}, too")
+            return DdlOutcome.not_applied(f"it is renamed at one of its sources only: it has rows of {others}, too")
         if name not in {before, after}:
             fix = "; ".join(rename_statements(name, after))
             raise DataError(f"the destination's table is called {name}, not {before}", hint=fix, table=str(name))
@@ -208,7 +210,3 @@ class RenamedTables:
                 raise DataError(error.message, hint=hint, **error.context) from error
             raise
         return statements
-
-
-def _not_applied(reason: str) -> DdlOutcome:
-    return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)

@@ -18,7 +18,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from headrace.base.errors import DatabaseUnavailable, DataError
-from headrace.databases.ports import DdlOutcome, DdlOutcomeKind
+from headrace.databases.ports import DdlOutcome
 from headrace.databases.postgres.connection import qualified, quote
 from headrace.databases.postgres.ddl.refusals import concurrent_index, may_be_beside
 from headrace.databases.postgres.destination.records.ddl_jobs import (
@@ -165,7 +165,7 @@ class ScheduledIndexes:
         connection, after = self._transaction.connection, record.after
         index = None if after is None else _index_of(job, after.indexes)
         if after is None or index is None:
-            outcome = DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_GONE)
+            outcome = DdlOutcome.not_applied(_GONE)
             cancel_job(connection, self._identity.topology, self._identity.apply, job, outcome)
         elif (TableName.of(after), index.name, index.definition) != (job.table, job.index, job.definition):
             change_job(connection, job.number, TableName.of(after), index)

@@ -113,7 +113,7 @@ class TableChanges:
 
     def _change(self, change: DdlChange, place: DdlPlace, *, is_in_order: bool) -> DdlOutcome:
         if reason := change.why_not_made:  # the table may be being copied: it is not even read
-            return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
+            return DdlOutcome.not_applied(reason)
         with self._refusing(change, place):
             record = DdlRecord.of(change.content)
             if creation := change.creation:
@@ -124,7 +124,7 @@ class TableChanges:
             if record.after is not None and (
                 reason := self._renamed_tables.other_table(change.base_table, record, place)
             ):
-                return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=reason)
+                return DdlOutcome.not_applied(reason)
             left = self._indexes.follow(record, place, is_in_order=is_in_order)
         self._clear(left, change, place)
         if record.after is None:
@@ -180,7 +180,7 @@ class TableChanges:
         if plan.is_left_out and self._indexes.adapted:
             return DdlOutcome(kind=DdlOutcomeKind.PASSED_OVER, reason=f"{plan.refusal} yet: {_ADAPTED}")
         if plan.refusal or here is None:
-            return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=plan.refusal)
+            return DdlOutcome.not_applied(plan.refusal)
         others = other_values(plan, self._kept_values(change.base_table)) if plan.passed_over else ()
         if plan.beside is not None:
             with self._refusing(change, place):
@@ -195,7 +195,7 @@ class TableChanges:
             self._referenced.require_rights(here.role, plan.new_keys)
             run = self._run_trusted(plan, here)
         if run is None:
-            return DdlOutcome(kind=DdlOutcomeKind.NOT_APPLIED, reason=_REWRITES)
+            return DdlOutcome.not_applied(_REWRITES)
         if plan.rewrites_alike and is_in_order:
             self._take_over_file(change.base_table, record, plan.converted, place)
         there = [f"{each} was there already" for each in plan.passed_over]
